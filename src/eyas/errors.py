@@ -1,0 +1,49 @@
+"""Errors that a user can cause: a stable code, the cause, and the fix."""
+
+from __future__ import annotations
+
+# One line per code: what is wrong in general. Codes never change their meaning; docs/errors.md is generated from here.
+CODES: dict[str, str] = {
+    "flags.contradiction": "Two flags ask for different things",
+    "flags.range": "A flag's value is outside what it can mean",
+    "flags.unknown": "A setting is not known",
+    "pull.unknown-source": "The name is no built-in, hub id, folder, GGUF file or prompt set",
+    "pull.hash-mismatch": "A fetched file is not the file that was expected",
+    "pull.no-network": "A source could not be reached",
+    "pull.disk-full": "Too little free disk space",
+    "pull.package-layout": "A package does not hold the file it should hold",
+    "artifact.missing": "A file or folder that should be there is not",
+    "artifact.corrupt": "A file is cut off or not what its name says",
+    "artifact.pickle": "A file is a pickle, which can run code when it is read",
+    "gguf.unsupported": "A GGUF file of a kind that cannot be converted",
+    "model.unknown-architecture": "No definition for this model architecture",
+    "model.config": "A model's config lacks a key or contradicts itself",
+    "model.tensor-missing": "A checkpoint lacks a tensor",
+    "model.tensor-unknown": "A checkpoint holds a tensor that the model does not have",
+    "model.tensor-shape": "A checkpoint's tensor has the wrong shape",
+    "model.nonfinite": "A model gave NaN or infinity",
+    "tokenizer.chat-template": "The tokenizer has no chat template",
+    "request.too-long": "The prompt does not fit into the context",
+    "request.empty": "The request has no tokens",
+    "request.sampling": "A sampling parameter is outside its range",
+    "engine.cache-full": "The key/value cache is too small for the request",
+    "taps.duplicate": "A tap is named twice",
+    "taps.range": "A tap lies outside 0 … L",
+    "taps.too-shallow": "The target has too few layers for the default taps",
+    "draft.config": "A draft's config lacks a key or contradicts itself",
+    "draft.target-mismatch": "The draft belongs to another target",
+    "draft.vocab-map": "The draft's vocabulary map is absent or wrong",
+    "draft.dialect": "The draft cannot be written in, or read from, this engine's layout without changing its meaning",
+    "contract.schema": "A contract has unknown, missing or ill-typed fields",
+    "contract.mismatch": "The contract and what is about to run disagree",
+    "witness.schema": "A witness has unknown, missing or ill-typed fields",
+}
+
+
+class EyasError(ValueError):
+    """An error with a stable ``code`` (a key of :data:`CODES`), its ``cause``, and a ``fix`` to type or do."""
+
+    def __init__(self, code: str, cause: str, fix: str) -> None:
+        assert code in CODES, code
+        super().__init__(f"[{code}] {cause}\n  fix: {fix}")
+        self.code, self.cause, self.fix = code, cause, fix
