@@ -1,0 +1,89 @@
+"""The shape and options of an EAGLE-3 draft."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from eyas.contract import validate_taps
+from eyas.errors import EyasError
+
+
+class DraftConfig(BaseModel):
+    """An EAGLE-3 draft (Li et al. 2025), with the options that SGLang, vLLM and EAGLE-3.1 know.
+
+    Sizes in elements. ``taps`` in the order in which they are concatenated.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    taps: tuple[int, ...]
+    target_num_layers: int
+    target_hidden_size: int
+    vocab_size: int
+    """The target's vocabulary."""
+    draft_vocab_size: int
+    """The head's rows; equal to ``vocab_size`` when there is no map."""
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_layers: int = 1
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    max_position_embeddings: int = 2048
+    norm_output: bool = False
+    """EAGLE-3.1: the next step takes the state after the final norm, not before it."""
+    fc_norm: bool = False
+    """EAGLE-3.1: an RMS norm on each tap before fc."""
+    norm_before_fc: bool = False
+    """One RMS norm over the whole feature before fc."""
+    norm_before_residual: bool = False
+    """The residual is the state after ``hidden_norm``, not before it."""
+    attention_bias: bool = False
+    fc_bias: bool = False
+    own_embedding: bool = False
+    """False: the embedding is the target's."""
+    layer_dialect: Literal["sglang", "vllm"] = "sglang"
+    """Which engine's rule names the norm before attention in layers after the first; only matters for several."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DraftConfig:
+        validate_taps(self.taps, self.target_num_layers)
+        for name in (
+            "target_hidden_size vocab_size draft_vocab_size hidden_size intermediate_size num_heads num_kv_heads "
+            "head_dim num_layers max_position_embeddings"
+        ).split():
+            if getattr(self, name) <= 0:
+                raise EyasError("draft.config", f"{name} is {getattr(self, name)}", "give a positive number")
+        if self.draft_vocab_size > self.vocab_size:
+            raise EyasError(
+                "draft.config",
+                f"draft_vocab_size {self.draft_vocab_size} is more than the target's {self.vocab_size}",
+                f"use at most {self.vocab_size}",
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise EyasError(
+                "draft.config",
+                f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads",
+                "mend the draft's config.json",
+            )
+        if self.hidden_size != self.target_hidden_size and not self.own_embedding:
+            raise EyasError(
+                "draft.config",
+                f"hidden size {self.hidden_size} with the embedding of a target of {self.target_hidden_size}",
+                "give the draft an embedding of its own",
+            )
+        return self
+
+    @property
+    def feature_size(self) -> int:
+        """Elements of one position's feature."""
+        return len(self.taps) * self.target_hidden_size
+
+    @property
+    def has_map(self) -> bool:
+        return self.draft_vocab_size < self.vocab_size

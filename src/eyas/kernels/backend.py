@@ -1,0 +1,84 @@
+"""What a forward needs from a kernel library, as one small interface.
+
+The eager backend is the truth; every other one is compared with it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eyas.errors import EyasError
+from eyas.kernels.rows import KVCache, Rows
+
+BACKENDS = {"eager": "eyas.kernels.eager:Eager", "onednn": "eyas.kernels.onednn:OneDNN"}
+
+
+class Backend(ABC):
+    """A kernel library. Row results should depend on their own row only, as far as the library allows."""
+
+    name: str
+
+    @abstractmethod
+    def activation_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which activations, keys and values are kept for weights of ``weight_dtype``."""
+
+    @abstractmethod
+    def pack(self, weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """A function x[M, I] → x · weightᵀ + bias [M, O] over a layout of its own."""
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x · rsqrt(mean(x²) + eps) · weight over the last dimension; the mean is taken in fp32."""
+
+    @abstractmethod
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotary embedding of x[R, heads, D] with cos, sin [R, 1, rotated size]; halves are paired (NeoX)."""
+
+    @abstractmethod
+    def attention(
+        self, q: Tensor, cache: KVCache, layer: int, rows: Rows, scale: float, window: int | None
+    ) -> Tensor:
+        """Attention of q[R, heads, D] over each row's own path in the cache → [R, heads · D].
+
+        ``window``: a row sees keys at most window − 1 positions back; None: all.
+        """
+
+
+class Linear(nn.Module):
+    """y = x · weightᵀ + bias. Differentiable until :meth:`pack` gives the weight to a backend."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self._packed: Callable[[Tensor], Tensor] | None = None
+
+    def pack(self, backend: Backend) -> None:
+        """From now on compute with the backend's own layout of the present weight, without gradients."""
+        bias = None if self.bias is None else self.bias.detach()
+        self._packed = backend.pack(self.weight.detach(), bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._packed is not None:
+            return self._packed(x)
+        return F.linear(x, self.weight, self.bias)
+
+
+def get_backend(name: str) -> Backend:
+    """The backend of that name; ``auto`` takes the fastest that runs on this machine's CPU."""
+    if name == "auto":
+        name = "onednn" if torch.backends.mkldnn.is_available() else "eager"
+    if name not in BACKENDS:
+        raise EyasError(
+            "flags.range", f"there is no backend {name!r}", f"use one of: auto, {', '.join(sorted(BACKENDS))}"
+        )
+    module, cls = BACKENDS[name].split(":")
+    backend = getattr(import_module(module), cls)()
+    assert isinstance(backend, Backend)
+    return backend
