@@ -11,6 +11,8 @@ CODES: dict[str, str] = {
     "pull.hash-mismatch": "A fetched file is not the file that was expected",
     "pull.no-network": "A source could not be reached",
     "pull.disk-full": "Too little free disk space",
+    "pull.no-access": "A source asks for a login or for its licence to be accepted",
+    "pull.no-pip": "pip, which fetches packages, is not installed in this environment",
     "pull.package-layout": "A package does not hold the file it should hold",
     "artifact.missing": "A file or folder that should be there is not",
     "artifact.corrupt": "A file is cut off or not what its name says",
@@ -30,6 +32,7 @@ CODES: dict[str, str] = {
     "taps.duplicate": "A tap is named twice",
     "taps.range": "A tap lies outside 0 … L",
     "taps.too-shallow": "The target has too few layers for the default taps",
+    "taps.unrepresentable": "A tap cannot be named in this layer convention",
     "draft.config": "A draft's config lacks a key or contradicts itself",
     "draft.target-mismatch": "The draft belongs to another target",
     "draft.vocab-map": "The draft's vocabulary map is absent or wrong",
@@ -37,6 +40,7 @@ CODES: dict[str, str] = {
     "contract.schema": "A contract has unknown, missing or ill-typed fields",
     "contract.mismatch": "The contract and what is about to run disagree",
     "witness.schema": "A witness has unknown, missing or ill-typed fields",
+    "dialect.unknown-engine": "An engine, engine version or target architecture that Eyas has no rules for",
 }
 
 

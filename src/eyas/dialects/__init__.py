@@ -1,0 +1,5 @@
+"""What SGLang and vLLM do with an EAGLE-3 draft, as data by version: where their words become ours.
+
+``engines``: versions · ``taps``: layer ids · ``checkpoint``: config keys · ``limits``: what a layout cannot
+express · ``flags``: what asked flags become.
+"""
