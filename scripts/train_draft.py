@@ -164,7 +164,7 @@ def loss_of(model: DraftModel, head_DH: Tensor, batch: dict, steps: int, prefix:
 
 
 @torch.no_grad()
-def evaluate(model: DraftModel, corpus: Corpus, scales: Tensor, most: int = 48, steps: int = 5) -> dict:
+def evaluate(model: DraftModel, corpus: Corpus, scales: Tensor, most: int = 10, steps: int = 5) -> dict:
     """Joint survival at temperature 0 over all answer positions of held-out greedy conversations."""
     items = [x for x in corpus.held if x["temperature"] == 0][:most]
     alive_sum, count = torch.zeros(steps), 0
@@ -265,7 +265,7 @@ def main() -> None:
             "tokens": progress["tokens"] + int(batch["length"].sum()),
             "steps": progress["steps"] + 1,
         }
-        if time.time() - saved_at > 240 or progress["minutes"] >= args.minutes:
+        if time.time() - saved_at > 300 or progress["minutes"] >= args.minutes:
             saved_at = time.time()
             line = dict(progress, loss=round(sum(losses) / len(losses), 4), train=len(corpus.train), lr=optimizer.param_groups[0]["lr"])
             print(json.dumps(line | evaluate(model, corpus, scales)), flush=True)
