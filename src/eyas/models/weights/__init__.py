@@ -1,0 +1,1 @@
+"""Reading a model's weights: safetensors strictly, GGUF by conversion to an ordinary Hugging Face folder."""
