@@ -1,0 +1,1 @@
+"""Speculation as pure algorithms: proposals, trees, acceptance, sampling, the round."""
