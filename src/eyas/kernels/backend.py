@@ -41,9 +41,7 @@ class Backend(ABC):
         """Rotary embedding of x[R, heads, D] with cos, sin [R, 1, rotated size]; halves are paired (NeoX)."""
 
     @abstractmethod
-    def attention(
-        self, q: Tensor, cache: KVCache, layer: int, rows: Rows, scale: float, window: int | None
-    ) -> Tensor:
+    def attention(self, q: Tensor, cache: KVCache, layer: int, rows: Rows, scale: float, window: int | None) -> Tensor:
         """Attention of q[R, heads, D] over each row's own path in the cache → [R, heads · D].
 
         ``window``: a row sees keys at most window − 1 positions back; None: all.

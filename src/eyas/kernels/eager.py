@@ -34,9 +34,7 @@ class Eager(Backend):
         turned = turned * cos + swapped * sin
         return turned if size == x.shape[-1] else torch.cat([turned, x[..., size:]], -1)
 
-    def attention(
-        self, q: Tensor, cache: KVCache, layer: int, rows: Rows, scale: float, window: int | None
-    ) -> Tensor:
+    def attention(self, q: Tensor, cache: KVCache, layer: int, rows: Rows, scale: float, window: int | None) -> Tensor:
         k_SKD, v_SKD = cache.k(layer), cache.v(layer)
         if len(rows.groups) == 1 and isinstance(rows.groups[0].rows, slice):
             return _attend(q, k_SKD, v_SKD, rows, rows.groups[0], scale, window).flatten(1)

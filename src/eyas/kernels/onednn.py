@@ -1,7 +1,8 @@
 """The oneDNN backend: weights packed once; a row's bits do not depend on how many rows share the call.
 
-Torch's own ``F.linear`` gives other bits for one row than for several and, below 8 rows, costs nearly as much per
-row as one row alone. The packed kernel has neither fault on the CPUs measured (benchmarks/), so it is the default.
+Torch's own ``F.linear`` gives other bits for one row than for several and, below 8 rows, costs nearly as much
+per row as one row alone. The packed kernel has neither fault on the CPUs measured (benchmarks/), so it is the
+default.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from eyas.kernels.eager import Eager
 class OneDNN(Eager):
     """Packed matrices on the CPU; norms, rotary and attention are the eager ones.
 
-    bf16 without bf16 instructions: the weights' values stay bf16, but they are packed, and activations kept, as
-    fp32. That is twice the bytes, and still faster and closer to exact than emulated bf16.
+    bf16 without bf16 instructions: the weights' values stay bf16, but they are packed, and activations kept,
+    as fp32. That is twice the bytes, and still faster and closer to exact than emulated bf16.
     """
 
     name = "onednn"

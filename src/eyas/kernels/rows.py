@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Group:
     """Requests that attend in one call: ``count`` requests of up to ``n`` rows over up to T keys."""
 
     rows: slice | Tensor
-    """Rows in order: a slice when every request has n rows, else indices [count, n] (padding repeats row 0)."""
+    """Rows in order: a slice when every request has n rows, else indices [count, n] (padding: row 0)."""
     real: Tensor | None
     """[count, n] bool: which of ``rows`` are not padding; None when all are real."""
     count: int
@@ -61,6 +62,17 @@ class Group:
     """[count, T] positions of the keys, for sliding windows."""
     mask: Tensor | None
     """[count, n, T] bool, True = attend; None when every row attends to every key."""
+
+
+class Part(NamedTuple):
+    """One request's share of a batch, n rows."""
+
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    parents: Sequence[int]
+    """Index within the part, or -1 for the request's last committed row."""
+    slots: Sequence[int]
+    table: Tensor
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,22 @@ class Rows:
     """[R] where each row's keys and values are written; disjoint from every table."""
     tables: Sequence[Tensor]
     """Per request the slots of its committed rows in logical order, [length]."""
+
+    @classmethod
+    def build(cls, parts: Sequence[Part]) -> Rows:
+        """The batch of these parts, in order."""
+        parent: list[int] = []
+        for part in parts:
+            start = len(parent)
+            parent += [start + p if p >= 0 else -1 for p in part.parents]
+        return cls(
+            tokens=torch.tensor([token for part in parts for token in part.tokens]),
+            positions=torch.tensor([position for part in parts for position in part.positions]),
+            request=torch.tensor([b for b, part in enumerate(parts) for _ in part.tokens]),
+            parent=torch.tensor(parent),
+            slots=torch.tensor([slot for part in parts for slot in part.slots]),
+            tables=[part.table for part in parts],
+        )
 
     def __len__(self) -> int:
         return self.tokens.numel()
@@ -138,7 +166,10 @@ class Rows:
         keys = self.slots[[starts[b] for b in batch]][:, None].repeat(1, width)
         key_positions = torch.zeros(shape, dtype=torch.int64)
         mask = torch.zeros(len(batch), n, width, dtype=torch.bool)
-        rows, real = torch.zeros(len(batch), n, dtype=torch.int64), torch.zeros(len(batch), n, dtype=torch.bool)
+        rows, real = (
+            torch.zeros(len(batch), n, dtype=torch.int64),
+            torch.zeros(len(batch), n, dtype=torch.bool),
+        )
         for i, b in enumerate(batch):
             start, m, length = starts[b], counts[b], len(self.tables[b])
             keys[i, :length], keys[i, length : length + m] = self.tables[b], self.slots[start : start + m]

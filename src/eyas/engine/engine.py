@@ -1,0 +1,175 @@
+"""The engine: requests in, answers out, one batch at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.draft.model import DraftModel
+from eyas.engine.request import Request
+from eyas.engine.slots import PrefixCache, SlotPool, allocate
+from eyas.errors import EyasError
+from eyas.models.target import Target
+from eyas.speculate.propose import DraftProposer, NgramProposer, NoProposer, Proposer
+from eyas.speculate.round import prefill, speculative_round
+from eyas.speculate.state import DecodeState
+
+DEFAULT_SLOTS = 8192
+DEFAULT_PREFILL_TOKENS = 512
+
+
+class Engine:
+    """Continuous batching over one target and one proposer. Every resource has this one owner."""
+
+    def __init__(
+        self,
+        target: Target,
+        proposer: Proposer | DraftModel | None = None,
+        *,
+        eos_ids: Sequence[int] = (),
+        num_slots: int = DEFAULT_SLOTS,
+        prefill_tokens: int = DEFAULT_PREFILL_TOKENS,
+        prefix_cache: bool = True,
+        max_running: int = 64,
+    ) -> None:
+        """``proposer``: a draft, an n-gram proposer, or None for plain decoding. ``prefill_tokens`` is the budget of
+        prompt tokens per step; ``num_slots`` the tokens that the cache holds, over all requests."""
+        self.target, self.cache = target, target.new_cache(num_slots)
+        if isinstance(proposer, DraftModel):
+            proposer = DraftProposer(proposer, proposer.new_cache(num_slots))
+        self.proposer: Proposer = proposer or NoProposer()
+        self.eos_ids, self.prefill_tokens, self.max_running = frozenset(eos_ids), prefill_tokens, max_running
+        self.pool = SlotPool(num_slots)
+        self.prefixes = PrefixCache(self.pool) if prefix_cache else None
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingSettings | None = None,
+        speculation: SpeculativeSettings | None = None,
+    ) -> Request:
+        """Queue a prompt of token ids. Raises ``request.empty``, ``request.too-long``, ``request.sampling``."""
+        sampling = sampling or SamplingSettings()
+        self._check(prompt, sampling, speculation)
+        stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_ids)
+        room = self.target.max_positions - len(prompt)
+        request = Request(tuple(prompt), sampling, speculation, min(sampling.max_new_tokens, room), stops)
+        self.waiting.append(request)
+        return request
+
+    def step(self) -> list[Request]:
+        """Admit, prefill, or run one round; returns the requests that finished."""
+        self._admit()
+        fresh = [request for request in self.running if not request.answer]
+        if fresh:
+            self._prefill(fresh)
+        elif self.running:
+            self._round()
+        done = [request for request in self.running if request.finished]
+        self.running = [request for request in self.running if not request.finished]
+        for request in done:
+            self._retire(request)
+        return done
+
+    def run(self, on_step: Callable[[], None] | None = None) -> None:
+        """Step until nothing waits or runs."""
+        while self.waiting or self.running:
+            self.step()
+            if on_step is not None:
+                on_step()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _check(
+        self, prompt: Sequence[int], sampling: SamplingSettings, speculation: SpeculativeSettings | None
+    ) -> None:
+        vocabulary, context = self.target.vocab_size, self.target.max_positions
+        if not prompt:
+            raise EyasError("request.empty", "the prompt has no tokens", "give a prompt")
+        if len(prompt) >= context:
+            cause = f"the prompt has {len(prompt)} tokens; the context of {context} leaves no room for an answer"
+            raise EyasError("request.too-long", cause, f"shorten the prompt to at most {context - 1} tokens")
+        outside = [t for t in (*prompt, *sampling.logit_bias) if not 0 <= t < vocabulary]
+        if outside:
+            cause = f"token id {outside[0]} is not in the vocabulary of {vocabulary}"
+            raise EyasError("request.sampling", cause, "use the tokenizer that belongs to this target")
+        if speculation is not None and isinstance(self.proposer, NoProposer):
+            cause = "speculation was asked for, but the engine has no draft"
+            raise EyasError("flags.contradiction", cause, "give the engine a draft, or drop the speculative flags")
+        probabilistic = speculation is not None and speculation.draft_sampling == "probabilistic"
+        if probabilistic and isinstance(self.proposer, NgramProposer):
+            cause = "n-gram proposals have no probabilities, but draft sampling is probabilistic"
+            raise EyasError("flags.contradiction", cause, "use one-hot draft sampling")
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self.max_running:
+            request = self.waiting[0]
+            shared = self.prefixes.match(request.prompt) if self.prefixes else []
+            count = len(request.prompt) + request.max_tokens + _scratch(request.speculation) - len(shared)
+            try:
+                slots = allocate(self.pool, self.prefixes or PrefixCache(self.pool), count, bool(self.running))
+            except EyasError:
+                self.pool.release(shared)
+                self.waiting.popleft()
+                raise
+            if slots is None:
+                self.pool.release(shared)
+                return
+            state = DecodeState(list(request.prompt), len(request.prompt), request.sampling, slots)
+            state.share(shared)
+            request.state, request.shared = state, shared
+            self.running.append(self.waiting.popleft())
+
+    def _prefill(self, fresh: list[Request]) -> None:
+        budget, chosen, counts = self.prefill_tokens, [], []
+        for request in fresh:
+            assert request.state is not None
+            count = min(len(request.prompt) - request.state.cached, budget)
+            if count:
+                chosen.append(request)
+                counts.append(count)
+                budget -= count
+        states = [request.state for request in chosen if request.state is not None]
+        tokens = prefill(self.target, self.cache, self.proposer.taps, states, counts)
+        for request, token in zip(chosen, tokens, strict=True):
+            request.begin(token)
+
+    def _round(self) -> None:
+        states = [request.state for request in self.running if request.state is not None]
+        settings = [self._fitting(request) for request in self.running]
+        outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings)
+        for request, outcome in zip(self.running, outcomes, strict=True):
+            request.note(outcome)
+
+    def _fitting(self, request: Request) -> SpeculativeSettings | None:
+        """The request's settings, or K = 0 where its tree would leave the context."""
+        assert request.state is not None
+        wanted = request.speculation
+        if wanted is None or request.state.root_position + wanted.num_steps < self.target.max_positions:
+            return wanted
+        return None
+
+    def _retire(self, request: Request) -> None:
+        """Give the slots back, or keep the rows that another prompt may share."""
+        state = request.state
+        assert state is not None
+        self.pool.release(state.spare)
+        table = state.table.tolist()
+        # Rows that the draft has not absorbed count as absent, or its proposals would depend on the cache.
+        rows = state.absorbed if self.proposer.taps else state.cached
+        self.pool.release(table[rows:])
+        if self.prefixes is None:
+            self.pool.release(table[:rows])
+        else:
+            self.prefixes.keep(state.tokens[: rows + 1], table[:rows])
+
+
+def _scratch(speculation: SpeculativeSettings | None) -> int:
+    """Slots beyond the text that one round may write: a tree's rows, or the draft's rows while it grows."""
+    if speculation is None:
+        return 1
+    drafting = (speculation.num_steps - 1) * speculation.eagle_topk
+    return max(speculation.num_draft_tokens, drafting) + 1

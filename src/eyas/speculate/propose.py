@@ -1,0 +1,197 @@
+"""Proposals for the next tokens, by a draft or by the text's own n-grams, through one interface.
+
+EAGLE-3 (Li et al. 2025): the first step reads the target's features, each later one the draft's own state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from eyas.config import SpeculativeSettings
+from eyas.draft.model import DraftModel, Step
+from eyas.kernels import KVCache, Part, Rows
+from eyas.speculate import noise
+from eyas.speculate.ngram import NgramIndex
+from eyas.speculate.sampling import process
+from eyas.speculate.state import DecodeState
+from eyas.speculate.tree import Growth, Tree, expand, rerank, sprout
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A tree to verify; ``q`` [K, V] are the draft's probabilities when its chain was drawn from them."""
+
+    tree: Tree
+    q: Tensor | None = None
+
+
+class Proposer(Protocol):
+    """Whoever proposes. ``taps`` are those it wants of the target; none for proposals from the text alone."""
+
+    @property
+    def taps(self) -> tuple[int, ...]: ...
+
+    def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
+        """One proposal per request; the root alone where the settings are None (K = 0)."""
+        ...
+
+
+class NoProposer:
+    """Plain decoding: every round verifies the root alone and commits one token."""
+
+    taps: tuple[int, ...] = ()
+
+    def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
+        return [_root_alone(state) for state in states]
+
+
+class NgramProposer:
+    """Prompt lookup: what followed the last time that the text's end stood in it."""
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(self, max_ngram: int = 4, min_ngram: int = 2) -> None:
+        self.max_ngram, self.min_ngram = max_ngram, min_ngram
+        self._indices: WeakKeyDictionary[DecodeState, NgramIndex] = WeakKeyDictionary()
+
+    def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
+        proposals = []
+        for state, wanted in zip(states, settings, strict=True):
+            index = self._indices.setdefault(state, NgramIndex(self.max_ngram, self.min_ngram))
+            for token in state.tokens[len(index.tokens) :]:
+                index.append(token)
+            proposals.append(Proposal(index.propose(wanted.num_steps)) if wanted else _root_alone(state))
+        return proposals
+
+
+class DraftProposer:
+    """An EAGLE-3 draft with its cache, which shares the target's slot tables."""
+
+    def __init__(self, draft: DraftModel, cache: KVCache) -> None:
+        self.draft, self.cache = draft, cache
+        self.taps = draft.config.taps
+
+    def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
+        sketches = [_Sketch(s, wanted) for s, wanted in zip(states, settings, strict=True) if wanted]
+        if sketches:
+            step = self.absorb([sketch.state for sketch in sketches])
+            self._grow(sketches, step)
+        depth = 2
+        while active := [sketch for sketch in sketches if sketch.wanted.num_steps >= depth]:
+            self._grow(active, self._extend(active))
+            depth += 1
+        drafted = iter(sketches)
+        return [
+            next(drafted).proposal() if wanted else _root_alone(s) for s, wanted in zip(states, settings, strict=True)
+        ]
+
+    def absorb(self, states: Sequence[DecodeState]) -> Step:
+        """The first step: compute the draft rows whose features came since the last round.
+
+        Draft row t takes the feature at t and the embedding of token t + 1. Returns the last row's step of each
+        request, [B, H] each.
+        """
+        parts = []
+        for state in states:
+            first, count = state.absorbed, state.cached - state.absorbed
+            assert count > 0, "every round leaves at least the root's feature"
+            chunk = state.tokens[first + 1 : first + count + 1]
+            parts.append(chain_part(chunk, first, state.table[first:].tolist(), state.table[:first]))
+        rows = Rows.build(parts)
+        features = torch.cat([feature for state in states for feature in state.pending])
+        step = self.draft(rows, self.draft.combine(features), self.cache)
+        for state in states:
+            state.absorbed, state.pending = state.cached, []
+        last = torch.tensor([len(part.tokens) for part in parts]).cumsum(0) - 1
+        return Step(step.carried[last], step.normed[last])
+
+    def _extend(self, active: Sequence[_Sketch]) -> Step:
+        """A later step over all frontier nodes; each attends along its own path, so each has its own table."""
+        parts, hidden = [], []
+        for sketch in active:
+            growth, state = sketch.growth, sketch.state
+            for node in growth.frontier:
+                *path, slot = sketch.path_slots(node)
+                table = torch.cat([state.table, torch.tensor(path, dtype=torch.int64)])
+                parts.append(chain_part([growth.tokens[node]], len(table), [slot], table))
+                hidden.append(sketch.carried[growth.parents[node]])
+        rows = Rows.build(parts)
+        return self.draft(rows, torch.stack(hidden), self.cache)
+
+    def _grow(self, active: Sequence[_Sketch], step: Step) -> None:
+        """Hang the draft's best (or drawn) tokens on every frontier node."""
+        logits = self.draft.logits(step.normed)
+        log_q = logits.log_softmax(-1)
+        first = 0
+        for sketch in active:
+            rows = slice(first, first + len(sketch.growth.frontier))
+            first = rows.stop
+            sketch.carried |= zip(sketch.growth.frontier, step.carried[rows], strict=True)
+            if sketch.wanted.draft_sampling == "probabilistic":
+                sketch.draw(self._over_target_vocabulary(logits[rows][0]))
+                continue
+            topk = min(sketch.wanted.eagle_topk, log_q.shape[-1])
+            values, ids = log_q[rows].topk(topk)
+            tokens = self.draft.to_target_ids(ids).tolist()
+            sketch.growth = expand(sketch.growth, tokens, values.tolist(), topk)
+
+    def _over_target_vocabulary(self, logits_D: Tensor) -> Tensor:
+        """Draft logits → [V], −inf for tokens that the draft cannot propose."""
+        full = logits_D.new_full((self.draft.config.vocab_size,), -torch.inf)
+        full[self.draft.to_target_ids(torch.arange(len(logits_D), device=logits_D.device))] = logits_D
+        return full
+
+
+def chain_part(tokens: Sequence[int], first_position: int, slots: Sequence[int], table: Tensor) -> Part:
+    """Rows that follow one another from ``first_position`` on."""
+    n = len(tokens)
+    return Part(tokens, range(first_position, first_position + n), range(-1, n - 1), slots, table)
+
+
+@dataclass
+class _Sketch:
+    """One request's tree while it grows."""
+
+    state: DecodeState
+    wanted: SpeculativeSettings
+    carried: dict[int, Tensor] = field(default_factory=dict)
+    """Node → [H], the state that its children's steps take."""
+    slots: dict[int, int] = field(default_factory=dict)
+    """Node → the slot of its draft row, for nodes that have been drafted from."""
+    q: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.growth: Growth = sprout(self.state.tokens[-1])
+
+    def path_slots(self, node: int) -> list[int]:
+        """Slots of the draft rows from the root's child down to ``node``, which gets a spare one."""
+        self.slots[node] = self.state.spare[len(self.slots)]
+        path = []
+        while node > 0:
+            path.append(self.slots[node])
+            node = self.growth.parents[node]
+        return path[::-1]
+
+    def draw(self, logits_V: Tensor) -> None:
+        """Draw the chain's next token from the draft's distribution, shaped as the target's is."""
+        state, path = self.state, list(self.growth.tokens[1:])
+        position = len(state.tokens) + len(path)
+        log_q = process(logits_V, state.params, state.history(path), position)
+        kept = log_q.isfinite().nonzero()[:, 0]
+        token = noise.draw(log_q[kept], kept, state.params.seed, position, noise.PROPOSAL)
+        self.q.append(log_q.exp())
+        self.growth = expand(self.growth, [[token]], [[float(log_q[token])]], 1)
+
+    def proposal(self) -> Proposal:
+        tree = rerank(self.growth, self.wanted.num_draft_tokens)
+        return Proposal(tree, torch.stack(self.q) if self.q else None)
+
+
+def _root_alone(state: DecodeState) -> Proposal:
+    return Proposal(Tree.chain(state.tokens[-1:]))

@@ -1,0 +1,139 @@
+"""A round: propose, verify, commit. The heart of Eyas.
+
+Leviathan et al. 2023 and Chen et al. 2023 for chains; Li et al. (EAGLE-2, EAGLE-3) for trees and the draft's cache.
+With one-hot drafts the target's token at every node is known (greedy, or drawn with keyed noise), and the text is that
+of plain decoding, whatever was proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.config import SpeculativeSettings
+from eyas.kernels import KVCache, Part, Rows
+from eyas.models.target import Target
+from eyas.speculate.accept import Uniforms, speculative_sample, walk
+from eyas.speculate.propose import Proposal, Proposer, chain_part
+from eyas.speculate.sampling import process, target_tokens
+from eyas.speculate.state import DecodeState
+from eyas.speculate.tree import Tree
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one round gave one request, before any stop or limit."""
+
+    tree: Tree
+    accepted: tuple[int, ...]
+    """Nodes of the tree, in order."""
+    tokens: tuple[int, ...]
+    """Committed: the accepted drafts, then the target's own token; a + 1 of them."""
+
+
+def speculative_round(
+    target: Target,
+    cache: KVCache,
+    proposer: Proposer,
+    states: Sequence[DecodeState],
+    settings: Sequence[SpeculativeSettings | None],
+) -> list[Outcome]:
+    """Propose, verify and commit once for every request. Requests accept different lengths.
+
+    Raises ``model.nonfinite`` if the target gives NaN.
+    """
+    proposals = proposer.propose(states, settings)
+    rows, starts = verification_rows(states, [proposal.tree for proposal in proposals])
+    out = target.new_outputs(len(rows), proposer.taps)
+    target.forward(rows, cache, out)
+    choices = accept(target.logits(out.hidden), states, proposals, starts)
+    outcomes = []
+    for state, proposal, start, (path, last) in zip(states, proposals, starts, choices, strict=True):
+        kept = [start, *(start + node for node in path)]
+        state.take(rows.slots[kept].tolist(), out.features[kept] if proposer.taps else None)
+        tokens = (*(proposal.tree.tokens[node] for node in path), last)
+        state.tokens += tokens
+        outcomes.append(Outcome(proposal.tree, tuple(path), tokens))
+    return outcomes
+
+
+def verification_rows(states: Sequence[DecodeState], trees: Sequence[Tree]) -> tuple[Rows, list[int]]:
+    """All trees as one flat ragged batch, and the row of each tree's root."""
+    parts, starts, start = [], [], 0
+    for state, tree in zip(states, trees, strict=True):
+        positions = [state.root_position + depth for depth in tree.depths]
+        parts.append(Part(tree.tokens, positions, tree.parents, state.spare[: len(tree)], state.table))
+        starts.append(start)
+        start += len(tree)
+    return Rows.build(parts), starts
+
+
+def accept(
+    logits_RV: Tensor, states: Sequence[DecodeState], proposals: Sequence[Proposal], starts: Sequence[int]
+) -> list[tuple[list[int], int]]:
+    """Per request (accepted nodes, the target's own token after them), from the logits of all verified rows."""
+    params, positions, histories = [], [], []
+    for state, proposal in zip(states, proposals, strict=True):
+        for node, depth in enumerate(proposal.tree.depths):
+            params.append(state.params)
+            positions.append(len(state.tokens) + depth)
+            path = [proposal.tree.tokens[i] for i in proposal.tree.path(node)]
+            histories.append(state.history(path))
+    tokens = target_tokens(logits_RV, params, positions, histories).tolist()
+    choices = []
+    for state, proposal, start in zip(states, proposals, starts, strict=True):
+        end = start + len(proposal.tree)
+        if proposal.q is None:
+            choices.append(walk(proposal.tree, tokens[start:end]))
+            continue
+        here = zip(logits_RV[start:end], histories[start:end], positions[start:end], strict=True)
+        p = torch.stack([process(row, state.params, past, at) for row, past, at in here]).exp()
+        drafted = proposal.tree.tokens[1:]
+        uniforms = Uniforms.keyed(state.params.seed, len(state.tokens), len(drafted))
+        a, last = speculative_sample(p, proposal.q, drafted, uniforms)
+        choices.append((list(range(1, a + 1)), last))
+    return choices
+
+
+def prefill(
+    target: Target,
+    cache: KVCache,
+    taps: tuple[int, ...],
+    states: Sequence[DecodeState],
+    counts: Sequence[int],
+) -> list[int | None]:
+    """Run the next ``counts[i]`` prompt tokens of each request; where a prompt ends, draw and commit the next token.
+
+    That token belongs to no round. Returns it, or None while the prompt goes on.
+    """
+    rows = Rows.build(
+        [
+            chain_part(state.tokens[state.cached :][:count], state.cached, state.spare[:count], state.table)
+            for state, count in zip(states, counts, strict=True)
+        ]
+    )
+    out = target.new_outputs(len(rows), taps)
+    target.forward(rows, cache, out)
+    ends, ended, start = [], [], 0
+    for state, count in zip(states, counts, strict=True):
+        features = out.features[start : start + count] if taps else None
+        state.take(rows.slots[start : start + count].tolist(), features)
+        start += count
+        if state.cached == len(state.tokens):
+            ends.append(start - 1)
+            ended.append(state)
+    if not ended:
+        return [None] * len(states)
+    drawn = target_tokens(
+        target.logits(out.hidden[ends]),
+        [state.params for state in ended],
+        [len(state.tokens) for state in ended],
+        [state.history() for state in ended],
+    ).tolist()
+    first_tokens = dict(zip(map(id, ended), drawn, strict=True))
+    for state in ended:
+        state.tokens.append(first_tokens[id(state)])
+    return [first_tokens.get(id(state)) for state in states]
