@@ -146,8 +146,6 @@ def test_the_files_load_through_transformers_as_they_are(tmp_path):
     original = train_bpe(digits_splitter())
     template = {"tokenizer.chat_template": "{{ messages[0].content }}"}
     metadata = byte_level_metadata(original, "smollm") | template
-        "tokenizer.chat_template": "{{ messages[0].content }}"
-    }
     write_tokenizer(metadata, tmp_path, 320, 128)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
