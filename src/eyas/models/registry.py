@@ -1,0 +1,65 @@
+"""From a model folder to a target. Loaders are named as strings, so that only the one in use is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from eyas.errors import EyasError
+from eyas.kernels import Backend, get_backend
+from eyas.models.config import LLAMA_FAMILY, architecture_of, read_config
+
+if TYPE_CHECKING:
+    from eyas.models.target import Target
+
+LOADERS = dict.fromkeys(LLAMA_FAMILY, "eyas.models.llama_weights:load_llama")
+FALLBACK = "eyas.models.hf:load_hf"
+"""For every other architecture."""
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+Loader = Callable[[Path, torch.dtype, Backend, torch.device], "Target"]
+
+
+def parse_dtype(name: str) -> torch.dtype:
+    """``fp32`` or ``bf16`` → the dtype of the weights; raises ``flags.range``."""
+    if name not in DTYPES:
+        raise EyasError("flags.range", f"dtype {name!r}", f"use one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def load_target(
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    backend: str = "auto",
+    device: torch.device | str = "cpu",
+) -> Target:
+    """The target in a Hugging Face folder, its weights as ``dtype`` (fp32 or bf16), ready to run.
+
+    Raises ``artifact.…`` (absent, cut, a pickle), ``model.…`` (config, tensors), ``flags.range``.
+    """
+    if dtype not in DTYPES.values():
+        raise EyasError("flags.range", f"dtype {dtype}", f"use one of {', '.join(DTYPES)}")
+    config = read_config(folder)
+    architecture = architecture_of(config)
+    _refuse_quantised(config)
+    place = torch.device(device)
+    name = "eager" if backend == "auto" and place.type != "cpu" else backend
+    module, _, function = LOADERS.get(architecture, FALLBACK).partition(":")
+    load: Loader = getattr(import_module(module), function)
+    return load(folder, dtype, get_backend(name), place)
+
+
+def _refuse_quantised(config: dict[str, Any]) -> None:
+    quantised = config.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise EyasError(
+            "model.config",
+            f"the weights are quantised ({method}), which is not supported",
+            "use a checkpoint with fp32, bf16 or fp16 weights",
+        )
