@@ -49,7 +49,7 @@ class DraftLayer(nn.Module):
         self.hidden_norm = nn.Parameter(torch.ones(H))
         self.mlp_norm = nn.Parameter(torch.ones(H))
         self.qkv = Linear(2 * H if first else H, (self.heads + 2 * self.kv) * D, config.attention_bias)
-        self.o = Linear(self.heads * D, H)
+        self.o = Linear(self.heads * D, H, config.output_bias)
         self.gate_up = Linear(H, 2 * config.intermediate_size)
         self.down = Linear(config.intermediate_size, H)
 
@@ -78,20 +78,17 @@ class DraftModel(nn.Module):
     d2t: Tensor
     """[draft vocabulary] int64: target id of draft id i is i + d2t[i]."""
 
-    def __init__(self, config: DraftConfig, backend: Backend | None = None) -> None:
+    def __init__(self, config: DraftConfig, backend: Backend | None = None, num_positions: int | None = None) -> None:
+        """``num_positions``: how far rotary angles are tabulated; left out, as far as the config says."""
         super().__init__()
         self.config, self.backend = config, backend or get_backend("eager")
         H, n = config.hidden_size, len(config.taps)
         self.fc = Linear(config.feature_size, H, config.fc_bias)
         self.tap_norms = (
-            nn.ParameterList([torch.ones(config.target_hidden_size) for _ in range(n)])
-            if config.fc_norm
-            else None
+            nn.ParameterList([torch.ones(config.target_hidden_size) for _ in range(n)]) if config.fc_norm else None
         )
         self.feature_norm = nn.Parameter(torch.ones(config.feature_size)) if config.norm_before_fc else None
-        self.layers = nn.ModuleList(
-            DraftLayer(config, i == 0, self.backend) for i in range(config.num_layers)
-        )
+        self.layers = nn.ModuleList(DraftLayer(config, i == 0, self.backend) for i in range(config.num_layers))
         self.norm = nn.Parameter(torch.ones(H))
         self.head = Linear(H, config.draft_vocab_size)
         self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, H), requires_grad=config.own_embedding)
@@ -99,19 +96,20 @@ class DraftModel(nn.Module):
         frequencies, factor = rope_frequencies(
             config.head_dim, config.rope_theta, config.rope_scaling, config.max_position_embeddings
         )
-        self.rotary = RotaryTable(frequencies, factor, config.max_position_embeddings)
+        self.rotary = RotaryTable(frequencies, factor, num_positions or config.max_position_embeddings)
+        self.notes: tuple[str, ...] = ()
+        """What was completed from the target, or understood from a default, when a checkpoint was read."""
 
     def combine(self, features: Tensor) -> Tensor:
         """fc over the feature […, n · target hidden] → […, H], with the norms that the options ask for."""
-        config = self.config
+        config, norm = self.config, self.backend.rms_norm
+        if self.feature_norm is not None:
+            features = norm(features, self.feature_norm, config.rms_norm_eps)
         if self.tap_norms is not None:
             taps = features.unflatten(-1, (len(config.taps), config.target_hidden_size)).unbind(-2)
-            norm = self.backend.rms_norm
             features = torch.cat(
                 [norm(t, w, config.rms_norm_eps) for t, w in zip(taps, self.tap_norms, strict=True)], -1
             )
-        if self.feature_norm is not None:
-            features = self.backend.rms_norm(features, self.feature_norm, config.rms_norm_eps)
         return self.fc(features)
 
     def step(self, tokens: Tensor, hidden: Tensor, positions: Tensor, attend: Attend) -> Step:
@@ -136,19 +134,20 @@ class DraftModel(nn.Module):
     # Serving ---------------------------------------------------------------------------------------------------
 
     def pack(self) -> DraftModel:
-        """Hand the matrices to the backend; no gradients from here on."""
+        """Hand the matrices to the backend; no gradients, and no writing, from here on."""
         self.requires_grad_(False)
         for module in self.modules():
             if isinstance(module, Linear):
                 module.pack(self.backend)
+                if self.backend.name != "eager":
+                    # The backend has its own copy of the weights.
+                    module.weight = nn.Parameter(torch.empty(0), requires_grad=False)
         return self
 
     def new_cache(self, num_slots: int) -> KVCache:
         """An empty cache of the draft's shape."""
         c = self.config
-        return KVCache(
-            c.num_layers, num_slots, c.num_kv_heads, c.head_dim, self.norm.dtype, self.norm.device
-        )
+        return KVCache(c.num_layers, num_slots, c.num_kv_heads, c.head_dim, self.norm.dtype, self.norm.device)
 
     @torch.no_grad()
     def forward(self, rows: Rows, hidden_RH: Tensor, cache: KVCache) -> Step:

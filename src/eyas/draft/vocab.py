@@ -65,3 +65,21 @@ def choose_vocabulary(counts: Tensor, size: int) -> tuple[Tensor, float]:
     total = int(counts.sum())
     coverage = float(counts[order].sum()) / total if total else 0.0
     return order.sort().values, coverage
+
+
+def kept_mask(d2t: Tensor, vocab_size: int) -> Tensor:
+    """Offsets [n] → t2d [vocab_size] bool: which target tokens the draft can propose."""
+    mask = torch.zeros(vocab_size, dtype=torch.bool)
+    mask[d2t + torch.arange(len(d2t))] = True
+    return mask
+
+
+def check_kept(t2d: Tensor, d2t: Tensor | None, vocab_size: int) -> None:
+    """Raise ``draft.vocab-map`` unless t2d is bool and marks exactly the tokens of d2t (without one: all)."""
+    expected = torch.ones(vocab_size, dtype=torch.bool) if d2t is None else kept_mask(d2t, vocab_size)
+    if t2d.dtype != torch.bool or not torch.equal(t2d, expected):
+        raise EyasError(
+            "draft.vocab-map",
+            f"t2d ({t2d.dtype}) marks {int((t2d != 0).sum())} tokens, and not those {int(expected.sum())} of d2t",
+            "d2t and t2d are of two vocabularies: take both from the checkpoint that was trained",
+        )
