@@ -98,10 +98,6 @@ def parse_llama_config(config: Mapping[str, Any]) -> ModelConfig:
         raise _bad(f"{heads} heads do not divide by {kv_heads} KV heads")
     if config.get("hidden_act", "silu") != "silu":
         raise _bad(f"hidden_act is {config['hidden_act']!r}, not silu")
-    # transformers gives a Qwen3 without head_dim 128, whatever its hidden size.
-    head_dim = need.integer("head_dim", 128 if family == "qwen3" else hidden // heads)
-    if head_dim % 2:
-        raise _bad(f"head_dim is {head_dim}, which rotary embedding cannot halve")
     theta, scaling = _rope(config)
     window, windowed = _window(config, family, layers)
     bias = bool(config.get("attention_bias", False))
@@ -113,7 +109,7 @@ def parse_llama_config(config: Mapping[str, Any]) -> ModelConfig:
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=head_dim,
+        head_dim=_head_dim(need, family, hidden // heads),
         rms_norm_eps=need.number("rms_norm_eps", 1e-6),
         max_position_embeddings=_context(need.integer("max_position_embeddings"), scaling),
         rope_theta=theta,
@@ -144,6 +140,14 @@ class _Reader:
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise _bad(f"{key} is {value!r}, not a positive number")
         return float(value)
+
+
+def _head_dim(need: _Reader, family: str, even_share: int) -> int:
+    # transformers gives a Qwen3 without head_dim 128, whatever its hidden size.
+    head_dim = need.integer("head_dim", 128 if family == "qwen3" else even_share)
+    if head_dim % 2:
+        raise _bad(f"head_dim is {head_dim}, which rotary embedding cannot halve")
+    return head_dim
 
 
 def _rope(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
