@@ -1,0 +1,75 @@
+# Every command of this project, and the only place where they are written down. `make` alone lists them.
+#
+#   PYTHON=python3.12   another Python (3.11 or newer) for the virtual environment
+#   TORCH_BUILD=        the default build of torch (on Linux x86-64: with CUDA) instead of the CPU build
+#   ARGS="-k tree"      more arguments for the command: make test ARGS="tests/unit", make demo ARGS="--help"
+#   EYAS_CACHE=DIR      where models and prompt sets are kept (default: the user's cache folder)
+
+PYTHON ?= python3
+TORCH_BUILD ?= +cpu
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/ready
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+.PHONY: help demo test lint format bench docs clean
+help:
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## one model answers a dozen prompts, without and with a draft: same text, tokens/s, accept length
+	@$(BIN)/eyas demo $(ARGS)
+
+# One thread a worker: two workers that both use all cores hinder each other.
+test: $(STAMP) ## all tests (fetches the built-in model once, about 90 MB)
+	@$(BIN)/eyas pull builtin:smollm2-135m
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lint: $(STAMP) ## formatting, linter, types, architecture
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest tests/test_architecture.py
+
+format: $(STAMP) ## format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## speed on this machine: plain decoding against transformers, cost of verifying, roofline
+	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+docs: $(STAMP) ## write the generated pages of docs/
+	@$(BIN)/python docs/generate.py
+
+clean: ## remove the virtual environment, caches and build products (not the fetched models)
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests scripts benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Set-up: done once, and again when a pinned version changes. pip follows the user's own configuration.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "eyas needs Python 3.11 or newer, and $(PYTHON) is not: name another one, as in: make PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@echo "[1/4] virtual environment $(VENV) with $$($(PYTHON) --version)"
+	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) \
+	  && $(PYTHON) -m pip -qq --python $(BIN)/python install pip; } || { \
+	  echo "$(PYTHON) can make no virtual environment: install its venv or pip module (Debian: python3-venv)" >&2; \
+	  exit 1; }
+	@echo "[2/4] torch $(TORCH)$(TORCH_BUILD) (about 200 MB; a minute or more)"
+	@$(PIP) install -c constraints.txt "torch==$(TORCH)$(TORCH_BUILD)" 2>$(VENV)/torch.log || { \
+	  echo "      no such build in reach of this pip configuration (see $(VENV)/torch.log): taking the default build."; \
+	  echo "      On Linux x86-64 that is several GB with CUDA; README.md says how to get the small one."; \
+	  $(PIP) install -c constraints.txt "torch==$(TORCH)"; }
+	@echo "[3/4] other packages, as pinned in constraints.txt"
+	@$(PIP) install -c constraints.txt hatchling editables
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@echo "[4/4] check"
+	@$(PIP) check
+	@$(BIN)/python -c 'import eyas, torch; print(f"      eyas {eyas.__version__} with torch {torch.__version__}")'
+	@touch $@

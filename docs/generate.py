@@ -1,0 +1,93 @@
+"""Write the pages of docs/ that are generated: errors.md from the error codes, cli.md from the command line itself.
+
+python docs/generate.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from eyas.cli import app
+from eyas.errors import CODES
+
+FOLDER = Path(__file__).parent
+NOTE = "<!-- Written by `make docs`; do not edit. -->"
+
+
+def errors_page() -> str:
+    """All error codes, by family."""
+    lines = [
+        "# Errors",
+        "",
+        NOTE,
+        "",
+        "Whatever a user can cause ends in an error with a stable code, the cause, and the fix to type or do. A code",
+        "never changes its meaning. With `--json` the error is one document on stdout:",
+        '`{"error": {"code": …, "cause": …, "fix": …}}`.',
+        "The exit status is 2 for `flags.…`, 130 for Ctrl-C, 1 for everything else.",
+    ]
+    for family, codes in groupby(sorted(CODES), key=lambda code: code.split(".")[0]):
+        lines += ["", f"## {family}", "", *_table(("code", "meaning"), ((f"`{c}`", CODES[c]) for c in codes))]
+    return "\n".join(lines) + "\n"
+
+
+def cli_page() -> str:
+    """Every verb with its arguments and flags."""
+    group: Any = get_command(app)
+    lines = ["# Command line", "", NOTE, "", "`eyas VERB --help` shows the same."]
+    for name, command in sorted(group.commands.items()):
+        context = command.context_class(command, info_name=name)
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        usage = " ".join(["eyas", name, *(_usage(p) for p in arguments), "[flags]"])
+        lines += ["", f"## eyas {name}", "", command.help or "", "", "```text", usage, "```", ""]
+        lines += _table(("argument or flag", "type", "default", "meaning"), (_row(p, context) for p in command.params))
+    return "\n".join(lines) + "\n"
+
+
+def _usage(argument: Any) -> str:
+    name = argument.name.upper()
+    return name if argument.required else f"[{name}]"
+
+
+def _row(param: Any, context: Any) -> tuple[str, str, str, str]:
+    is_argument = param.param_type_name == "argument"
+    name = param.name.upper() if is_argument else ", ".join(param.opts)
+    kind = "" if getattr(param, "is_flag", False) else param.display_type(context).strip("<>").removesuffix(" range")
+    empty = param.default is None or param.default is False
+    default = "required" if param.required else "" if empty else f"`{param.default}`"
+    return f"`{name}`", kind, default, param.help or ""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "cli.md": cli_page}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages; with ``--check`` only say which would change. Returns the exit status."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = FOLDER / name, page()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+    if stale and "--check" in arguments:
+        print(f"out of date: {', '.join(stale)}; run `make docs`", file=sys.stderr)
+        return 1
+    print(f"written: {', '.join(stale)}" if stale else "up to date")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
