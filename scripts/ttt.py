@@ -59,7 +59,8 @@ def tap_scales(conversations: list[dict]) -> Tensor:
 
 def fold_scales(model: DraftModel, scales: Tensor) -> None:
     """Multiply fc's columns by the scales of their taps, so that the draft reads the taps as they are."""
-    assert not (model.config.fc_norm or model.config.norm_before_fc), "a norm would undo the scales"
+    normed = model.config.fc_norm or model.config.norm_before_fc
+    assert not normed, "a norm would undo the scales"
     columns = scales.repeat_interleave(model.config.target_hidden_size)
     with torch.no_grad():
         model.fc.weight.mul_(columns)
@@ -140,7 +141,7 @@ def slots_of(batch: dict, i: int, first: Tensor) -> Tensor:
 
 
 def loss_of(model: DraftModel, head_DH: Tensor, batch: dict, steps: int, prefix: int) -> Tensor:
-    """Soft cross-entropy to the target, mean over valid slots; what lies outside the draft vocabulary keeps its mass."""
+    """Soft cross-entropy to the target, mean over valid slots; tokens outside the draft vocabulary keep their mass."""
     total, weight = torch.zeros(()), 0.0
     # Self-sampled prompts are the target's own text too, so that they teach as well as answers do.
     first = torch.full_like(batch["answer"], prefix)

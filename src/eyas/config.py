@@ -87,9 +87,7 @@ class SpeculativeSettings(Settings):
                 f"{DRAFT_SAMPLING_FLAG} probabilistic draws one token a step, and {TOPK_FLAG}"
                 f" {self.eagle_topk} takes several"
             )
-            raise EyasError(
-                "flags.contradiction", cause, f"use {TOPK_FLAG} 1 or {DRAFT_SAMPLING_FLAG} one-hot"
-            )
+            raise EyasError("flags.contradiction", cause, f"use {TOPK_FLAG} 1 or {DRAFT_SAMPLING_FLAG} one-hot")
         return self
 
     @classmethod
@@ -125,17 +123,11 @@ class SpeculativeSettings(Settings):
 def _check_ranges(num_steps: int | None, eagle_topk: int, num_draft_tokens: int | None) -> None:
     if num_steps is not None and num_steps < 1:
         cause = (
-            f"{STEPS_FLAG} {num_steps}: K is the number of drafts in a chain, and without one there is no"
-            " speculation"
+            f"{STEPS_FLAG} {num_steps}: K is the number of drafts in a chain, and without one there is no speculation"
         )
-        raise EyasError(
-            "flags.range", cause, f"use {STEPS_FLAG} 1 or more, or leave the draft out to decode plainly"
-        )
+        raise EyasError("flags.range", cause, f"use {STEPS_FLAG} 1 or more, or leave the draft out to decode plainly")
     if eagle_topk < 1:
-        cause = (
-            f"{TOPK_FLAG} {eagle_topk}: the number of candidates kept in a step is 1 for a chain, more for a"
-            " tree"
-        )
+        cause = f"{TOPK_FLAG} {eagle_topk}: the number of candidates kept in a step is 1 for a chain, more for a tree"
         raise EyasError("flags.range", cause, f"use {TOPK_FLAG} 1")
     if num_draft_tokens is not None and num_draft_tokens < 2:
         cause = (
@@ -153,9 +145,7 @@ def _check_ranges(num_steps: int | None, eagle_topk: int, num_draft_tokens: int 
         (DRAFT_TOKENS_FLAG, num_draft_tokens, MAX_STEPS + 1 if eagle_topk == 1 else MAX_DRAFT_TOKENS),
     ):
         if value is not None and value > most:
-            raise EyasError(
-                "flags.range", f"{flag} {value} is more than {most}", f"use {flag} {most} or less"
-            )
+            raise EyasError("flags.range", f"{flag} {value} is more than {most}", f"use {flag} {most} or less")
 
 
 def _check_chain(num_steps: int, num_draft_tokens: int) -> None:

@@ -28,6 +28,7 @@ CODES: dict[str, str] = {
     "request.too-long": "The prompt does not fit into the context",
     "request.empty": "The request has no tokens",
     "request.sampling": "A sampling parameter is outside its range",
+    "engine.not-lossless": "Speculative output differs from plain decoding beyond a proven tie",
     "engine.cache-full": "The key/value cache is too small for the request",
     "taps.duplicate": "A tap is named twice",
     "taps.range": "A tap lies outside 0 … L",

@@ -18,9 +18,7 @@ from eyas.errors import EyasError
 
 _OTHER_TARGET = "run the target that the contract names, or a draft trained for this one"
 _OTHER_TEXT = "use the tokenizer and template that the contract names, or a draft trained with these"
-_OTHER_DRAFT = (
-    "take the draft's config.json and weights from its source again; they are not those of its contract"
-)
+_OTHER_DRAFT = "take the draft's config.json and weights from its source again; they are not those of its contract"
 
 # Where to compare, the most telling difference first, and what to do about it.
 _FIXES: dict[str, str] = {
@@ -33,9 +31,7 @@ _FIXES: dict[str, str] = {
     "tokenizer_sha256": _OTHER_TEXT,
     "chat_template_sha256": _OTHER_TEXT,
     "rendering": "render chats as the contract says, or use a draft trained with this rendering",
-    "features": (
-        "run the target in the contract's dtype and quantisation, or a draft trained on such features"
-    ),
+    "features": ("run the target in the contract's dtype and quantisation, or a draft trained on such features"),
 }
 
 
@@ -74,10 +70,7 @@ def enforce(contract: Contract, facts: ContractFacts) -> tuple[str, ...]:
         for path, expected, actual in _compare(name, promised[name], known[name])
     ]
     if differences:
-        lines = [
-            f"{path} is {e!r} in the contract and {a!r} in what is about to run"
-            for _, path, e, a in differences
-        ]
+        lines = [f"{path} is {e!r} in the contract and {a!r} in what is about to run" for _, path, e, a in differences]
         raise EyasError("contract.mismatch", "; ".join(lines), _FIXES[differences[0][0]])
     return tuple(name for name in _FIXES if name not in known)
 

@@ -186,9 +186,7 @@ class Contract(Strict):
         try:
             size = path.stat().st_size
             if size > MAX_BYTES:
-                raise EyasError(
-                    "contract.schema", f"{path} has {size} bytes, a contract at most {MAX_BYTES}", _FIX
-                )
+                raise EyasError("contract.schema", f"{path} has {size} bytes, a contract at most {MAX_BYTES}", _FIX)
             text = path.read_bytes()
         except FileNotFoundError as error:
             fix = "name the folder of a draft that has a contract, or write one with `eyas check --fix`"
@@ -240,6 +238,4 @@ def _check_version(document: dict[str, Any]) -> None:
         raise EyasError("contract.schema", "schema_version: missing", _FIX)
     if version is True or version != SCHEMA_VERSION:
         cause = f"schema_version: {version!r}, and this Eyas reads version {SCHEMA_VERSION}"
-        raise EyasError(
-            "contract.schema", cause, "use the Eyas that wrote it, or upgrade with `pip install -U eyas`"
-        )
+        raise EyasError("contract.schema", cause, "use the Eyas that wrote it, or upgrade with `pip install -U eyas`")

@@ -30,15 +30,11 @@ def validate_taps(taps: Sequence[int], num_layers: int) -> tuple[int, ...]:
     """
     assert num_layers >= 1, num_layers
     if not taps:
-        raise EyasError(
-            "taps.range", "no tap is named, and a draft reads at least one", _proposal(num_layers)
-        )
+        raise EyasError("taps.range", "no tap is named, and a draft reads at least one", _proposal(num_layers))
     for tap in taps:
         assert type(tap) is int, tap
         if not 0 <= tap <= num_layers:
-            cause = (
-                f"tap {tap} of ({_listed(taps)}) lies outside 0 … {num_layers}, the target's number of layers"
-            )
+            cause = f"tap {tap} of ({_listed(taps)}) lies outside 0 … {num_layers}, the target's number of layers"
             raise EyasError("taps.range", cause, _proposal(num_layers))
     for tap in taps:
         if taps.count(tap) > 1:
@@ -56,8 +52,7 @@ def default_taps(num_layers: int) -> tuple[int, int, int]:
     low, middle, high = 2, num_layers // 2, num_layers - 3
     if not 1 <= low < middle < high:
         cause = (
-            f"the default taps of a target of {num_layers} layers are ({low}, {middle}, {high}): not three"
-            " rising ones"
+            f"the default taps of a target of {num_layers} layers are ({low}, {middle}, {high}): not three rising ones"
         )
         raise EyasError("taps.too-shallow", cause, _proposal(num_layers))
     return low, middle, high
@@ -75,9 +70,7 @@ def proposed_taps(num_layers: int) -> tuple[int, ...]:
 
 
 def _proposal(num_layers: int) -> str:
-    return (
-        f"name distinct taps within 0 … {num_layers}, for example --taps {_listed(proposed_taps(num_layers))}"
-    )
+    return f"name distinct taps within 0 … {num_layers}, for example --taps {_listed(proposed_taps(num_layers))}"
 
 
 def to_convention(taps: Sequence[int], num_layers: int, convention: Convention) -> tuple[int, ...]:
@@ -92,9 +85,7 @@ def to_convention(taps: Sequence[int], num_layers: int, convention: Convention) 
             f"tap {num_layers} (last layer, before the final norm) has no hidden_states index: entry"
             f" {num_layers} is after the norm"
         )
-        raise EyasError(
-            "taps.unrepresentable", cause, "take it with a hook on the last layer, or choose a lower tap"
-        )
+        raise EyasError("taps.unrepresentable", cause, "take it with a hook on the last layer, or choose a lower tap")
     if convention == "output-of-layer" and 0 in taps:
         cause = "tap 0 (the embedding output) is no layer's output, so it has no layer id"
         raise EyasError(
@@ -113,8 +104,6 @@ def from_convention(ids: Sequence[int], num_layers: int, convention: Convention)
     """
     if convention == "hf" and (num_layers in ids or -1 in ids):
         cause = f"hidden_states[{num_layers}], the last one, is after the final norm, and no tap is"
-        raise EyasError(
-            "taps.unrepresentable", cause, f"take tap {num_layers} with a hook, or name a lower index"
-        )
+        raise EyasError("taps.unrepresentable", cause, f"take tap {num_layers} with a hook, or name a lower index")
     shift = 1 if convention == "output-of-layer" else 0
     return validate_taps([number + shift for number in ids], num_layers)

@@ -162,9 +162,7 @@ def _read_info(data: bytes) -> WitnessInfo:
         text = header.pop("__metadata__", {}).get(_METADATA_KEY)
         dtypes = {name: entry["dtype"] for name, entry in header.items()}
     except (struct.error, ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
-        raise EyasError(
-            "artifact.corrupt", f"the witness is not a whole safetensors file: {error}", _FIX
-        ) from error
+        raise EyasError("artifact.corrupt", f"the witness is not a whole safetensors file: {error}", _FIX) from error
     expected = {name: dtype for name, (dtype, _) in _DTYPES.items()}
     for name in sorted(expected.keys() | dtypes.keys()):
         _require(name in expected, f"{name}: unknown array")
@@ -231,9 +229,7 @@ def _check_rounds(w: Witness) -> None:
         text = w.conversation(int(c))
         _require(m + a + 1 <= len(text), f"accepted: round {r} goes beyond the end of its conversation")
         right = w.proposals[r, : a + 1] == text[m : m + len(w.proposals[r, : a + 1])]
-        _require(
-            right[:a].all(), f"proposals: round {r} has an accepted draft that is not the target's token"
-        )
+        _require(right[:a].all(), f"proposals: round {r} has an accepted draft that is not the target's token")
         _require(
             a == w.info.num_steps or not right[a],
             f"accepted: round {r} refuses a draft that is the target's token",

@@ -96,10 +96,7 @@ def captured_by(
     draft that asks SGLang for the final norm's output instead of taps; ``draft.config``.
     """
     if engine.name == "sglang" and _nested(config).get(USE_KEY, True) is False:
-        cause = (
-            f"{EAGLE_KEY}.{USE_KEY} is false: {engine} then feeds the state after the final norm, which is"
-            " no tap"
-        )
+        cause = f"{EAGLE_KEY}.{USE_KEY} is false: {engine} then feeds the state after the final norm, which is no tap"
         raise EyasError("draft.dialect", cause, f"set {EAGLE_KEY}.{USE_KEY} to true")
     declared = read_by(config, engine, runner)
     if declared is None:
@@ -122,10 +119,7 @@ def tap_keys(
         written = {EAGLE_KEY: {USE_KEY: True, IDS_KEY: ids}} if engine.name == "sglang" else {IDS_KEY: ids}
         for key, value in written.items():
             if entries.setdefault(key, value) != value:
-                cause = (
-                    f"{engine} needs {key} {value}, and another of the versions asked for needs"
-                    f" {entries[key]}"
-                )
+                cause = f"{engine} needs {key} {value}, and another of the versions asked for needs {entries[key]}"
                 raise EyasError("draft.dialect", cause, "write one checkpoint for each of these versions")
     for engine in chosen:
         captured = captured_by(entries, num_layers, engine, architecture)

@@ -144,9 +144,7 @@ def _check_positive(asked: Flags) -> None:
         (DRAFT_TOKENS_FLAG, asked.num_draft_tokens),
     ):
         if value is not None and value < 1:
-            raise EyasError(
-                "flags.range", f"{flag} {value} is less than 1", f"use {flag} 1 or more, or leave it out"
-            )
+            raise EyasError("flags.range", f"{flag} {value} is less than 1", f"use {flag} 1 or more, or leave it out")
 
 
 def _sglang_auto(asked: Flags, engine: Engine, architecture: str) -> Resolution:
@@ -191,12 +189,8 @@ def vllm_resolve(num_speculative_tokens: int) -> Resolution:
     ``flags.range`` below 1.
     """
     if num_speculative_tokens < 1:
-        cause = (
-            f"num_speculative_tokens {num_speculative_tokens} is less than 1: it is K, the drafts of a chain"
-        )
-        raise EyasError(
-            "flags.range", cause, "use 1 or more, or leave --speculative-config out to decode plainly"
-        )
+        cause = f"num_speculative_tokens {num_speculative_tokens} is less than 1: it is K, the drafts of a chain"
+        raise EyasError("flags.range", cause, "use 1 or more, or leave --speculative-config out to decode plainly")
     return Resolution(num_speculative_tokens, 1, num_speculative_tokens + 1, ())
 
 

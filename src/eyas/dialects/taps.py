@@ -74,9 +74,7 @@ RULES: tuple[TapRule, ...] = (
         last=False,
     ),
     TapRule("sglang", "0.5.17", None, frozenset({"gpt_oss"}), "tap if the greatest is L", last=True),
-    TapRule(
-        "sglang", "0.5.17", None, frozenset({"gemma3"}), "output-of-layer", last=True, broken=_GEMMA_BRANCH
-    ),
+    TapRule("sglang", "0.5.17", None, frozenset({"gemma3"}), "output-of-layer", last=True, broken=_GEMMA_BRANCH),
     TapRule("sglang", "0.5.12", "0.5.17", frozenset({"gemma3"}), "output-of-layer", last=True),
     TapRule("sglang", None, None, None, "output-of-layer", last=False),
     TapRule("vllm", None, None, None, "tap", last=True),
@@ -182,20 +180,15 @@ def ids_for_taps(taps: Sequence[int], num_layers: int, engine: Engine, architect
     outside = [tap for tap in taps if not lowest <= tap <= highest]
     if outside:
         cause = (
-            f"{engine} with {architecture} of {num_layers} layers captures taps {lowest} … {highest}, not"
-            f" {outside[0]}"
+            f"{engine} with {architecture} of {num_layers} layers captures taps {lowest} … {highest}, not {outside[0]}"
         )
-        raise EyasError(
-            "draft.dialect", cause, f"train a draft on taps from {lowest} to {highest} for this engine"
-        )
+        raise EyasError("draft.dialect", cause, f"train a draft on taps from {lowest} to {highest} for this engine")
     # Ids of layer outputs first: where both forms are possible, they mean the same to older versions.
     for shift in (1, 0) if engine.name == "sglang" else (0,):
         ids = tuple(tap - shift for tap in taps)
         if _read(ids, num_layers, row).taps == taps:
             return ids
-    cause = (
-        f"no layer ids make {engine} with {architecture} capture taps {list(taps)}: its rule is '{row.rule}'"
-    )
+    cause = f"no layer ids make {engine} with {architecture} capture taps {list(taps)}: its rule is '{row.rule}'"
     raise EyasError("draft.dialect", cause, "train a draft on taps that begin with 2 or more for this engine")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.config import TOPK_FLAG, SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel
 from eyas.engine.request import Request
 from eyas.engine.slots import PrefixCache, SlotPool, allocate
 from eyas.errors import EyasError
 from eyas.models.target import Target
-from eyas.speculate.propose import DraftProposer, NgramProposer, NoProposer, Proposer
+from eyas.speculate.propose import DraftProposer, NgramProposer, NoProposer, Proposer, fitting, scratch_slots
 from eyas.speculate.round import prefill, speculative_round
 from eyas.speculate.state import DecodeState
 
@@ -35,6 +35,9 @@ class Engine:
     ) -> None:
         """``proposer``: a draft, an n-gram proposer, or None for plain decoding. ``prefill_tokens`` is the budget of
         prompt tokens per step; ``num_slots`` the tokens that the cache holds, over all requests."""
+        for name, value in ("num_slots", num_slots), ("prefill_tokens", prefill_tokens), ("max_running", max_running):
+            if value < 1:
+                raise EyasError("flags.range", f"{name} is {value}", f"give {name} 1 or more")
         self.target, self.cache = target, target.new_cache(num_slots)
         if isinstance(proposer, DraftModel):
             proposer = DraftProposer(proposer, proposer.new_cache(num_slots))
@@ -51,12 +54,19 @@ class Engine:
         sampling: SamplingSettings | None = None,
         speculation: SpeculativeSettings | None = None,
     ) -> Request:
-        """Queue a prompt of token ids. Raises ``request.empty``, ``request.too-long``, ``request.sampling``."""
+        """Queue a prompt of token ids.
+
+        Raises ``request.empty``, ``request.too-long``, ``request.sampling`` (a token outside the vocabulary),
+        ``flags.contradiction`` (speculation that the proposer cannot do), ``engine.cache-full``.
+        """
         sampling = sampling or SamplingSettings()
-        self._check(prompt, sampling, speculation)
+        self._check(prompt, sampling)
+        if speculation is not None:
+            self._check_speculation(speculation)
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_ids)
         room = self.target.max_positions - len(prompt)
         request = Request(tuple(prompt), sampling, speculation, min(sampling.max_new_tokens, room), stops)
+        self._check_room(_slots_needed(request))
         self.waiting.append(request)
         return request
 
@@ -83,9 +93,7 @@ class Engine:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _check(
-        self, prompt: Sequence[int], sampling: SamplingSettings, speculation: SpeculativeSettings | None
-    ) -> None:
+    def _check(self, prompt: Sequence[int], sampling: SamplingSettings) -> None:
         vocabulary, context = self.target.vocab_size, self.target.max_positions
         if not prompt:
             raise EyasError("request.empty", "the prompt has no tokens", "give a prompt")
@@ -96,26 +104,33 @@ class Engine:
         if outside:
             cause = f"token id {outside[0]} is not in the vocabulary of {vocabulary}"
             raise EyasError("request.sampling", cause, "use the tokenizer that belongs to this target")
-        if speculation is not None and isinstance(self.proposer, NoProposer):
+
+    def _check_speculation(self, speculation: SpeculativeSettings) -> None:
+        if isinstance(self.proposer, NoProposer):
             cause = "speculation was asked for, but the engine has no draft"
             raise EyasError("flags.contradiction", cause, "give the engine a draft, or drop the speculative flags")
-        probabilistic = speculation is not None and speculation.draft_sampling == "probabilistic"
-        if probabilistic and isinstance(self.proposer, NgramProposer):
+        if not isinstance(self.proposer, NgramProposer):
+            return
+        if speculation.draft_sampling == "probabilistic":
             cause = "n-gram proposals have no probabilities, but draft sampling is probabilistic"
             raise EyasError("flags.contradiction", cause, "use one-hot draft sampling")
+        if speculation.is_tree:
+            cause = f"n-gram proposals are chains, but {TOPK_FLAG} is {speculation.eagle_topk}"
+            raise EyasError("flags.contradiction", cause, f"use {TOPK_FLAG} 1")
+
+    def _check_room(self, needed: int) -> None:
+        if needed > len(self.pool.references):
+            cause = f"the request needs {needed} cache slots; there are {len(self.pool.references)}"
+            fix = f"give the engine at least {needed} slots, or ask for fewer new tokens"
+            raise EyasError("engine.cache-full", cause, fix)
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting[0]
             shared = self.prefixes.match(request.prompt) if self.prefixes else []
-            count = len(request.prompt) + request.max_tokens + _scratch(request.speculation) - len(shared)
-            try:
-                slots = allocate(self.pool, self.prefixes or PrefixCache(self.pool), count, bool(self.running))
-            except EyasError:
-                self.pool.release(shared)
-                self.waiting.popleft()
-                raise
+            slots = allocate(self.pool, self.prefixes, _slots_needed(request) - len(shared))
             if slots is None:
+                assert self.running, "a request alone fits: submit() checks it"
                 self.pool.release(shared)
                 return
             state = DecodeState(list(request.prompt), len(request.prompt), request.sampling, slots)
@@ -139,23 +154,18 @@ class Engine:
 
     def _round(self) -> None:
         states = [request.state for request in self.running if request.state is not None]
-        settings = [self._fitting(request) for request in self.running]
+        limit = self.target.max_positions
+        settings = [fitting(request.speculation, s, limit) for request, s in zip(self.running, states, strict=True)]
         outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings)
         for request, outcome in zip(self.running, outcomes, strict=True):
             request.note(outcome)
-
-    def _fitting(self, request: Request) -> SpeculativeSettings | None:
-        """The request's settings, or K = 0 where its tree would leave the context."""
-        assert request.state is not None
-        wanted = request.speculation
-        if wanted is None or request.state.root_position + wanted.num_steps < self.target.max_positions:
-            return wanted
-        return None
 
     def _retire(self, request: Request) -> None:
         """Give the slots back, or keep the rows that another prompt may share."""
         state = request.state
         assert state is not None
+        # The caller may hold the request for long; its features are of no more use.
+        state.pending = []
         self.pool.release(state.spare)
         table = state.table.tolist()
         # Rows that the draft has not absorbed count as absent, or its proposals would depend on the cache.
@@ -167,9 +177,5 @@ class Engine:
             self.prefixes.keep(state.tokens[: rows + 1], table[:rows])
 
 
-def _scratch(speculation: SpeculativeSettings | None) -> int:
-    """Slots beyond the text that one round may write: a tree's rows, or the draft's rows while it grows."""
-    if speculation is None:
-        return 1
-    drafting = (speculation.num_steps - 1) * speculation.eagle_topk
-    return max(speculation.num_draft_tokens, drafting) + 1
+def _slots_needed(request: Request) -> int:
+    return len(request.prompt) + request.max_tokens + scratch_slots(request.speculation)

@@ -43,23 +43,19 @@ class Request:
         """Note the token drawn from the prompt; it belongs to no round."""
         if token is not None:
             self.origins.append(0)
-            self._finish(self._end([token]))
+            self.finished = self._end([token])[1]
 
     def note(self, outcome: Outcome) -> None:
         """Note a round; cut the text at the first stop or at the limit."""
         assert self.state is not None
-        end = self._end(outcome.tokens)
-        kept = outcome.tokens[: end[0]]
-        cut = len(kept) < len(outcome.tokens)
+        kept, reason = self._end(outcome.tokens)
         depths = outcome.tree.depths
         origins = [*(depths[node] for node in outcome.accepted), 0]
-        self.origins += origins[: len(kept)]
-        accepted = len(kept) if cut else len(outcome.accepted)
-        depth = None if outcome.tree.is_chain else outcome.tree.depth()
-        self.rounds.append(Round(accepted, len(outcome.tree) - 1, cut, depth))
-        if cut:
-            self.state.cut(len(self.state.tokens) - (len(outcome.tokens) - len(kept)))
-        self._finish(end)
+        self.origins += origins[:kept]
+        self.rounds.append(outcome.counted(kept))
+        if kept < len(outcome.tokens):
+            self.state.cut(len(self.state.tokens) - (len(outcome.tokens) - kept))
+        self.finished = reason
 
     def _end(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """How many of the just committed tokens stay, and why the answer ends there, if it does."""
@@ -70,6 +66,3 @@ class Request:
             if before + i == self.max_tokens:
                 return i, "length"
         return len(tokens), None
-
-    def _finish(self, end: tuple[int, FinishReason | None]) -> None:
-        self.finished = end[1]

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eyas.errors import EyasError
-
 
 class SlotPool:
     """Reference counts of all slots. One owner: the engine."""
@@ -89,21 +87,11 @@ class PrefixCache:
         return True
 
 
-def allocate(pool: SlotPool, prefixes: PrefixCache, count: int, in_use: bool) -> list[int] | None:
-    """``count`` slots, dropping kept prefixes as needed; None to wait for running requests to end.
-
-    Raises ``engine.cache-full`` when nothing is in use that could end.
-    """
+def allocate(pool: SlotPool, prefixes: PrefixCache | None, count: int) -> list[int] | None:
+    """``count`` slots, dropping kept prefixes as needed; None to wait for running requests to end."""
     while (slots := pool.allocate(count)) is None:
-        if prefixes.drop_oldest():
-            continue
-        if in_use:
+        if prefixes is None or not prefixes.drop_oldest():
             return None
-        raise EyasError(
-            "engine.cache-full",
-            f"the request needs {count} cache slots; there are {len(pool.references)}",
-            f"give the engine at least {count} slots, or ask for fewer new tokens",
-        )
     return slots
 
 

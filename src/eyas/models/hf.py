@@ -98,6 +98,10 @@ class HFTarget(Target):
         call = self._bridge.calls[0]
         self.num_heads, self.num_kv_heads, self.head_dim = call.heads, call.kv_heads, call.head_dim
         switch_attention(model, NAME)
+        matrices = {id(p): p.numel() * p.element_size() for p in model.parameters() if p.dim() > 1}
+        if self._embedding.weight is not self._head.weight:
+            matrices.pop(id(self._embedding.weight))
+        self._weight_bytes = sum(matrices.values())
         self._hook(anatomy.layers)
         self._pack(model)
         self._prove(tokens, own_logits)
@@ -126,6 +130,9 @@ class HFTarget(Target):
     def final_norm(self, tap_nH: Tensor) -> Tensor:
         normed: Tensor = self._norm(tap_nH.to(self.dtype))
         return normed
+
+    def weight_bytes(self) -> int:
+        return self._weight_bytes
 
     def embedding(self) -> Tensor:
         weight = self._embedding.weight

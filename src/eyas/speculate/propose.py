@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eyas.config import SpeculativeSettings
 from eyas.draft.model import DraftModel, Step
+from eyas.errors import EyasError
 from eyas.kernels import KVCache, Part, Rows
 from eyas.speculate import noise
 from eyas.speculate.ngram import NgramIndex
@@ -40,6 +41,21 @@ class Proposer(Protocol):
     def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
         """One proposal per request; the root alone where the settings are None (K = 0)."""
         ...
+
+
+def scratch_slots(settings: SpeculativeSettings | None) -> int:
+    """Slots beyond the text that one round may write: a tree's rows, or the draft's rows while it grows."""
+    if settings is None:
+        return 1
+    drafting = (settings.num_steps - 1) * settings.eagle_topk
+    return max(settings.num_draft_tokens, drafting) + 1
+
+
+def fitting(settings: SpeculativeSettings | None, state: DecodeState, max_positions: int) -> SpeculativeSettings | None:
+    """The settings, or K = 0 where their longest path would leave a context of ``max_positions``."""
+    if settings is None or state.root_position + settings.num_steps < max_positions:
+        return settings
+    return None
 
 
 class NoProposer:
@@ -71,13 +87,19 @@ class NgramProposer:
 
 
 class DraftProposer:
-    """An EAGLE-3 draft with its cache, which shares the target's slot tables."""
+    """An EAGLE-3 draft with its cache, which shares the target's slot tables.
+
+    Where its positions end before the target's, it proposes nothing (K = 0).
+    """
 
     def __init__(self, draft: DraftModel, cache: KVCache) -> None:
         self.draft, self.cache = draft, cache
         self.taps = draft.config.taps
 
     def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
+        # The row that drafts a token lies two positions before it.
+        reach = self.draft.config.max_position_embeddings + 2
+        settings = [fitting(wanted, state, reach) for state, wanted in zip(states, settings, strict=True)]
         sketches = [_Sketch(s, wanted) for s, wanted in zip(states, settings, strict=True) if wanted]
         if sketches:
             step = self.absorb([sketch.state for sketch in sketches])
@@ -105,7 +127,7 @@ class DraftProposer:
             parts.append(chain_part(chunk, first, state.table[first:].tolist(), state.table[:first]))
         rows = Rows.build(parts)
         features = torch.cat([feature for state in states for feature in state.pending])
-        step = self.draft(rows, self.draft.combine(features), self.cache)
+        step = self.draft(rows, self.draft.combine(features.to(self.draft.norm.dtype)), self.cache)
         for state in states:
             state.absorbed, state.pending = state.cached, []
         last = torch.tensor([len(part.tokens) for part in parts]).cumsum(0) - 1
@@ -128,6 +150,12 @@ class DraftProposer:
         """Hang the draft's best (or drawn) tokens on every frontier node."""
         logits = self.draft.logits(step.normed)
         log_q = logits.log_softmax(-1)
+        # The softmax spreads a single NaN over its row.
+        if bool(log_q[:, 0].isnan().any()):
+            cause = "the draft's logits are NaN"
+            raise EyasError(
+                "model.nonfinite", cause, "run the draft in fp32; else its weights are damaged: fetch it anew"
+            )
         first = 0
         for sketch in active:
             rows = slice(first, first + len(sketch.growth.frontier))

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from eyas import metrics
 from eyas.config import SpeculativeSettings
 from eyas.kernels import KVCache, Part, Rows
-from eyas.models.target import Target
+from eyas.models.target import Outputs, Target
 from eyas.speculate.accept import Uniforms, speculative_sample, walk
 from eyas.speculate.propose import Proposal, Proposer, chain_part
 from eyas.speculate.sampling import process, target_tokens
@@ -32,6 +34,13 @@ class Outcome:
     """Nodes of the tree, in order."""
     tokens: tuple[int, ...]
     """Committed: the accepted drafts, then the target's own token; a + 1 of them."""
+
+    def counted(self, kept: int) -> metrics.Round:
+        """As the figures count it when a stop or a limit leaves the first ``kept`` tokens."""
+        assert 1 <= kept <= len(self.tokens)
+        cut = kept < len(self.tokens)
+        depth = None if self.tree.is_chain else self.tree.depth()
+        return metrics.Round(kept if cut else len(self.accepted), len(self.tree) - 1, cut, depth)
 
 
 def speculative_round(
@@ -117,23 +126,30 @@ def prefill(
     )
     out = target.new_outputs(len(rows), taps)
     target.forward(rows, cache, out)
-    ends, ended, start = [], [], 0
-    for state, count in zip(states, counts, strict=True):
-        features = out.features[start : start + count] if taps else None
-        state.take(rows.slots[start : start + count].tolist(), features)
-        start += count
-        if state.cached == len(state.tokens):
-            ends.append(start - 1)
-            ended.append(state)
-    if not ended:
-        return [None] * len(states)
-    drawn = target_tokens(
-        target.logits(out.hidden[ends]),
-        [state.params for state in ended],
-        [len(state.tokens) for state in ended],
-        [state.history() for state in ended],
+    stops = list(accumulate(counts))
+    ends = {i: stop - 1 for i, (s, stop) in enumerate(zip(states, stops, strict=True)) if _completes(s, counts[i])}
+    drawn = _first_tokens(target, out, [states[i] for i in ends], list(ends.values()))
+    for state, count, stop in zip(states, counts, stops, strict=True):
+        features = out.features[stop - count : stop] if taps else None
+        state.take(rows.slots[stop - count : stop].tolist(), features)
+    first: list[int | None] = [None] * len(states)
+    for i, token in zip(ends, drawn, strict=True):
+        states[i].tokens.append(token)
+        first[i] = token
+    return first
+
+
+def _completes(state: DecodeState, count: int) -> bool:
+    return state.cached + count == len(state.tokens)
+
+
+def _first_tokens(target: Target, out: Outputs, states: Sequence[DecodeState], rows: Sequence[int]) -> list[int]:
+    """The token after each prompt, from the row at its end."""
+    if not states:
+        return []
+    return target_tokens(
+        target.logits(out.hidden[rows]),
+        [state.params for state in states],
+        [len(state.tokens) for state in states],
+        [state.history() for state in states],
     ).tolist()
-    first_tokens = dict(zip(map(id, ended), drawn, strict=True))
-    for state in ended:
-        state.tokens.append(first_tokens[id(state)])
-    return [first_tokens.get(id(state)) for state in states]

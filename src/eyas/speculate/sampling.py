@@ -75,10 +75,7 @@ class History:
 def edits_logits(params: SamplingParams) -> bool:
     """Whether steps 1 to 3 do anything, so that the row needs its history and a copy of its logits."""
     return bool(
-        params.logit_bias
-        or params.repetition_penalty != 1.0
-        or params.presence_penalty
-        or params.frequency_penalty
+        params.logit_bias or params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty
     )
 
 

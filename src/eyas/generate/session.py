@@ -1,0 +1,104 @@
+"""A target with its tokenizer and draft, checked against each other before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from eyas.contract import ContractFacts, file_sha256
+from eyas.draft.checkpoint import load_draft
+from eyas.draft.model import DraftModel
+from eyas.engine.engine import Engine
+from eyas.errors import EyasError
+from eyas.models.registry import load_target, parse_dtype
+from eyas.models.target import Target
+from eyas.models.weights.safetensors import open_checkpoint, weight_fingerprint
+from eyas.speculate.propose import Proposer
+
+BUILTIN_DRAFTS = {"builtin:smollm2-135m": "smollm2-135m"}
+"""Built-in target → folder of its draft in the package's data."""
+
+
+@dataclass
+class Session:
+    """What one run of ``generate`` or ``demo`` works with."""
+
+    target: Target
+    draft: DraftModel | None
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: tuple[int, ...]
+
+    def engine(self, proposer: Proposer | DraftModel | None, num_slots: int) -> Engine:
+        """An engine over this target with ``num_slots`` cache slots."""
+        return Engine(self.target, proposer, eos_ids=self.eos_ids, num_slots=num_slots)
+
+    def encode_chat(self, turns: Sequence[tuple[str, str]]) -> list[int]:
+        """Token ids of a conversation of (role, content), opened for the answer.
+
+        Raises ``tokenizer.chat-template`` if the tokenizer has none.
+        """
+        if not self.tokenizer.chat_template:
+            raise EyasError(
+                "tokenizer.chat-template",
+                "the tokenizer has no chat template",
+                "use --raw to continue the text as it is, or a model that has one",
+            )
+        messages = [{"role": role, "content": content} for role, content in turns]
+        encoded = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        return list(encoded["input_ids"])
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain text."""
+        return list(self.tokenizer(text)["input_ids"])
+
+
+def open_session(
+    folder: Path, draft: Path | None, dtype: str = "fp32", backend: str = "auto", device: str = "cpu"
+) -> Session:
+    """Load a target folder and, if given, a draft folder; the draft's contract is enforced.
+
+    ``dtype``: ``fp32`` or ``bf16``. Raises ``model.…``, ``draft.…``, ``contract.…``, ``artifact.…``.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    target = load_target(folder, parse_dtype(dtype), backend, device)
+    loaded = None
+    if draft is not None:
+        loaded = load_draft(draft, target, backend, facts_of(folder, tokenizer))
+    return Session(target, loaded, tokenizer, _eos_ids(folder))
+
+
+def facts_of(folder: Path, tokenizer: PreTrainedTokenizerBase) -> ContractFacts:
+    """What a draft's contract is compared with: fingerprints of the weights, the tokenizer and its template."""
+    template = tokenizer.chat_template
+    known = {"weights_sha256": weight_fingerprint(open_checkpoint(folder))}
+    if (folder / "tokenizer.json").is_file():
+        known["tokenizer_sha256"] = file_sha256(folder / "tokenizer.json")
+    if isinstance(template, str):
+        known["chat_template_sha256"] = hashlib.sha256(template.encode()).hexdigest()
+    return ContractFacts.model_validate(known)
+
+
+def builtin_draft_folder(model: str) -> Path | None:
+    """The draft that the package brings for a built-in target, or None."""
+    name = BUILTIN_DRAFTS.get(model)
+    if name is None:
+        return None
+    folder = Path(str(files("eyas") / "assets" / "drafts" / name))
+    return folder if folder.is_dir() else None
+
+
+def _eos_ids(folder: Path) -> tuple[int, ...]:
+    """Tokens that end an answer, by generation_config.json, else config.json."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if path.is_file():
+            value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            if value is not None:
+                return tuple(value) if isinstance(value, list) else (value,)
+    return ()

@@ -1,0 +1,101 @@
+"""The walk: a draft replayed over a text that the target wrote, jumping a + 1 tokens each round.
+
+The target reads the whole text once; the proposals and their acceptance are those of a served round. So with row-exact
+numerics its accepted counts are exactly those that the engine shows for this text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.draft.model import DraftModel
+from eyas.kernels import Rows
+from eyas.metrics import Round
+from eyas.models.target import Target
+from eyas.speculate.accept import walk
+from eyas.speculate.propose import DraftProposer, Proposer, chain_part, fitting, scratch_slots
+from eyas.speculate.round import Outcome
+from eyas.speculate.state import DecodeState
+from eyas.speculate.tree import Tree
+
+CHUNK = 512
+"""Rows per forward while the target reads the text."""
+BEYOND = -1
+"""Stands for the token after the text's end, which is not known; no proposal equals it."""
+
+
+def walk_text(
+    target: Target,
+    proposer: Proposer | DraftModel,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    settings: SpeculativeSettings,
+    sampling: SamplingSettings | None = None,
+) -> list[Round]:
+    """The rounds by which ``answer`` would have come after ``prompt``, one-hot proposals only.
+
+    The answer's first token comes from the prefill and belongs to no round. ``answer`` is taken to end by a stop or a
+    limit. A :class:`DraftProposer` needs a cache of len(prompt) + len(answer) + ``scratch_slots(settings)`` slots.
+    """
+    assert settings.draft_sampling == "one-hot", "accepting a drawn proposal is a matter of chance"
+    assert prompt
+    assert answer
+    text = [*prompt, *answer]
+    num_slots = len(text) + scratch_slots(settings)
+    if isinstance(proposer, DraftModel):
+        proposer = DraftProposer(proposer, proposer.new_cache(num_slots))
+    features = read_features(target, text[:-1], proposer.taps)
+    state = DecodeState(list(prompt), len(prompt), sampling or SamplingSettings(), list(range(num_slots)))
+    _commit(state, answer[:1], features)
+    rounds = []
+    while len(state.tokens) < len(text):
+        wanted = fitting(settings, state, target.max_positions)
+        tree = proposer.propose([state], [wanted])[0].tree
+        following = text[len(state.tokens) :]
+        accepted, last = walk(tree, forced_tokens(tree, following))
+        tokens = (*(tree.tokens[node] for node in accepted), last)
+        kept = min(len(tokens), len(following))
+        rounds.append(Outcome(tree, tuple(accepted), tokens).counted(kept))
+        _commit(state, tokens[:kept], features)
+    return rounds
+
+
+def forced_tokens(tree: Tree, following: Sequence[int]) -> list[int]:
+    """What the target answers at each node of ``tree`` if ``following`` is its text after the root.
+
+    ``BEYOND`` where it cannot be known: at nodes off the text's own path, and after its end.
+    """
+    forced = [BEYOND] * len(tree)
+    node: int | None = 0
+    for token in following:
+        if node is None:
+            break
+        forced[node] = token
+        node = next((child for child in tree.children[node] if tree.tokens[child] == token), None)
+    return forced
+
+
+def read_features(target: Target, text: Sequence[int], taps: tuple[int, ...]) -> Tensor:
+    """The target's features [len(text), n · H] of a whole text, teacher-forced; nothing is run if n is 0."""
+    out = target.new_outputs(len(text), taps)
+    if not taps:
+        return out.features
+    cache = target.new_cache(len(text))
+    for start in range(0, len(text), CHUNK):
+        stop = min(start + CHUNK, len(text))
+        part = chain_part(text[start:stop], start, range(start, stop), torch.arange(start))
+        chunk = target.new_outputs(stop - start, taps)
+        target.forward(Rows.build([part]), cache, chunk)
+        out.taps[start:stop] = chunk.taps
+    return out.features
+
+
+def _commit(state: DecodeState, tokens: Sequence[int], features: Tensor) -> None:
+    """Add tokens, and the rows before the last of them."""
+    state.tokens += tokens
+    rows = slice(state.cached, len(state.tokens) - 1)
+    state.take(state.spare[: rows.stop - rows.start], features[rows])
