@@ -64,13 +64,23 @@ def _attend(
     else:
         keys = group.keys.to(q.device)
         k_BTKD, v_BTKD = k_SKD[keys], v_SKD[keys]
-    mask = _mask(rows, group, window)
-    if mask is not None:
-        mask = mask.to(q.device)[:, None, None].expand(B, 1, fold, n, -1).reshape(B, 1, fold * n, -1)
+    key = (window, fold, q.device)
+    if key not in group.prepared:
+        group.prepared[key] = _folded_mask(rows, group, window, fold, q.device)
+    mask = group.prepared[key]
     y = F.scaled_dot_product_attention(
         q_BKrD, k_BTKD.transpose(1, 2), v_BTKD.transpose(1, 2), attn_mask=mask, scale=scale
     )
     return y.view(B, K, fold, n, D).permute(0, 3, 1, 2, 4).reshape(B * n, heads, D)
+
+
+def _folded_mask(rows: Rows, group: Group, window: int | None, fold: int, device: torch.device) -> Tensor | None:
+    """[count, 1, fold · n, T] bool, one copy of the mask for each query head of a key head; or None."""
+    mask = _mask(rows, group, window)
+    if mask is None:
+        return None
+    shape = (group.count, 1, fold, group.n, mask.shape[-1])
+    return mask.to(device)[:, None, None].expand(shape).reshape(group.count, 1, fold * group.n, -1)
 
 
 def _mask(rows: Rows, group: Group, window: int | None) -> Tensor | None:

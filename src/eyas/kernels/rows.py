@@ -5,8 +5,8 @@ Shape legend: R rows, B requests, S slots, T keys of one request, H hidden, D he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -62,6 +62,8 @@ class Group:
     """[count, T] positions of the keys, for sliding windows."""
     mask: Tensor | None
     """[count, n, T] bool, True = attend; None when every row attends to every key."""
+    prepared: dict[Hashable, Tensor | None] = field(default_factory=dict)
+    """Masks in the form that a backend wants, made once and used by all layers."""
 
 
 class Part(NamedTuple):

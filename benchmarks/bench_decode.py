@@ -1,0 +1,246 @@
+"""Decoding speed, first stage: the own engine beside transformers, the cost of verifying rows, and the roofline.
+
+    python benchmarks/bench_decode.py [--out FILE] [--threads N] [--quick]
+
+All figures of one document come from one run. Plain decoding and transformers take turns, so that a noisy machine
+disturbs both; medians are reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from eyas import __version__
+from eyas.artifacts import cache_root, write_json
+from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.demo.demo import demo_prompts
+from eyas.draft.model import DraftModel
+from eyas.generate import Figures, Session, builtin_draft_folder, figures_of, open_session
+from eyas.generate.decode import decode
+from eyas.kernels import Rows
+from eyas.kernels.bandwidth import read_bandwidth
+from eyas.kernels.rows import Part
+from eyas.models.target import Target
+from eyas.pull import Prompt, resolve_model
+
+MODEL = "builtin:smollm2-135m"
+ROWS = (1, 2, 4, 8, 16)
+CONTEXT = 256
+"""Committed tokens before the rows that are verified."""
+
+
+def median_seconds(work: Callable[[], Any], repeats: int) -> float:
+    """Median time of ``work`` after one call that does not count."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def chain_rows(count: int) -> Rows:
+    """``count`` rows that follow CONTEXT committed ones."""
+    tokens = [1000 + i for i in range(count)]
+    positions = range(CONTEXT, CONTEXT + count)
+    return Rows.build([Part(tokens, positions, range(-1, count - 1), list(positions), torch.arange(CONTEXT))])
+
+
+def verify_cost(target: Target, repeats: int) -> dict[int, float]:
+    """Rows → seconds of a whole target step (layers and head) over them."""
+    cache = target.new_cache(CONTEXT + max(ROWS))
+
+    def step(count: int) -> None:
+        rows = chain_rows(count)
+        out = target.new_outputs(count)
+        target.forward(rows, cache, out)
+        target.logits(out.hidden)
+
+    return {count: median_seconds(lambda count=count: step(count), repeats) for count in ROWS}
+
+
+def draft_cost(draft: DraftModel, repeats: int) -> dict[str, float]:
+    """Seconds of a draft's first step (absorbing one row) and of its head alone."""
+    cache = draft.new_cache(CONTEXT + 1)
+    features = torch.zeros(1, draft.config.feature_size)
+
+    def step() -> Tensor:
+        done = draft(chain_rows(1), draft.combine(features), cache)
+        return draft.logits(done.normed).argmax(-1)
+
+    normed = torch.zeros(1, draft.config.hidden_size)
+    return {"step": median_seconds(step, repeats), "head": median_seconds(lambda: draft.logits(normed), repeats)}
+
+
+def where_time_goes(target: Target, repeats: int) -> dict[str, float]:
+    """Share of a one-row step per kind of operation, by torch's profiler; the rest is Python and dispatch."""
+    cache, rows = target.new_cache(CONTEXT + 1), chain_rows(1)
+    out = target.new_outputs(1)
+
+    def step() -> None:
+        target.forward(rows, cache, out)
+        target.logits(out.hidden)
+
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(repeats):
+            step()
+    kinds = {"linear": ("linear", "mm", "addmm"), "attention": ("attention",), "norm": ("norm", "rsqrt", "mean")}
+    seconds: dict[str, float] = defaultdict(float)
+    for event in profile.key_averages():
+        kind = next((k for k, words in kinds.items() if any(w in event.key for w in words)), "other operations")
+        seconds[kind] += event.self_cpu_time_total
+    total = sum(seconds.values())
+    return {kind: value / total for kind, value in sorted(seconds.items(), key=lambda item: -item[1])}
+
+
+def ours_and_theirs(
+    session: Session, folder: Path, dtype: torch.dtype, prompts: list[Prompt], tokens: int
+) -> dict[str, Any]:
+    """tok/s of plain decoding, of EAGLE-3 and of transformers' generate on the same prompts, taking turns."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    sampling = SamplingSettings(max_new_tokens=tokens, ignore_eos=True)
+    speculation = SpeculativeSettings.resolve(3)
+    plain, speculative, theirs = [], [], []
+    for prompt in prompts:
+        ids = session.encode_chat(prompt.messages[:1])
+        slots = len(ids) + tokens + 64
+        plain.append(decode(session.engine(None, slots), ids, sampling, None))
+        if session.draft is not None:
+            speculative.append(decode(session.engine(session.draft, slots), ids, sampling, speculation))
+        theirs.append(_transformers_seconds(model, ids, tokens))
+    figures: dict[str, Figures] = {"plain": _sum(plain, None)}
+    if speculative:
+        figures["speculative"] = _sum(speculative, speculation)
+    reference = (tokens - 1) * len(prompts) / sum(theirs)
+    ratios = [t / d.decode_seconds for t, d in zip(theirs, plain, strict=True)]
+    return {
+        **{name: f.to_json() for name, f in figures.items()},
+        "identical": [a.request.answer == b.request.answer for a, b in zip(plain, speculative, strict=False)],
+        "transformers_tokens_per_second": reference,
+        "plain_over_transformers_median": statistics.median(ratios),
+    }
+
+
+def _sum(done: list[Any], speculation: SpeculativeSettings | None) -> Figures:
+    return figures_of([d.request for d in done], sum(d.decode_seconds for d in done), speculation)
+
+
+@torch.no_grad()
+def _transformers_seconds(model: Any, ids: list[int], tokens: int) -> float:
+    """Seconds for tokens 2 … n: the time of n tokens less that of one, which is the prompt's."""
+    times = []
+    for count in (1, tokens):
+        start = time.perf_counter()
+        model.generate(torch.tensor([ids]), max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
+        times.append(time.perf_counter() - start)
+    return times[1] - times[0]
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "cpu": model or platform.processor(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "eyas": __version__,
+        "commit": commit.stdout.strip(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    file = Path(path)
+    return file.read_text().splitlines() if file.is_file() else []
+
+
+def run(threads: int | None, quick: bool) -> dict[str, Any]:
+    if threads:
+        torch.set_num_threads(threads)
+    repeats, tokens = (5, 24) if quick else (25, 96)
+    folder = resolve_model(MODEL, cache_root())
+    prompts = demo_prompts(cache_root(), 1 if quick else 3, lambda *_: None)
+    result: dict[str, Any] = {"machine": machine(), "bandwidth_bytes_per_second": read_bandwidth(), "dtypes": {}}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        session = open_session(folder, builtin_draft_folder(MODEL), name)
+        costs = verify_cost(session.target, repeats)
+        result["dtypes"][name] = {
+            "weight_bytes": session.target.weight_bytes(),
+            "verify_seconds": costs,
+            "draft_seconds": draft_cost(session.draft, repeats) if session.draft else None,
+            "where_time_goes": where_time_goes(session.target, repeats),
+            **ours_and_theirs(session, folder, dtype, prompts, tokens),
+        }
+    return result
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The document as tables."""
+    bandwidth = result["bandwidth_bytes_per_second"]
+    console.print(" · ".join(f"{k} {v}" for k, v in result["machine"].items()))
+    speed = Table(
+        "dtype",
+        "transformers",
+        "plain",
+        "ratio",
+        "EAGLE-3 K=3",
+        "accept length",
+        "GB/s of roofline",
+        title="tok/s, batch 1",
+    )
+    cost = Table("dtype", *(f"{n} rows" for n in ROWS), "draft step", title="one target step, ms (times one row)")
+    for name, d in result["dtypes"].items():
+        s, used = d.get("speculative"), d["plain"]["tokens_per_second"] * d["weight_bytes"]
+        speed.add_row(
+            name,
+            f"{d['transformers_tokens_per_second']:.1f}",
+            f"{d['plain']['tokens_per_second']:.1f}",
+            f"{d['plain_over_transformers_median']:.2f}",
+            f"{s['tokens_per_second']:.1f}" if s else "–",
+            f"{s['accept_length']:.2f} of {s['ceiling']}" if s else "–",
+            f"{used / 1e9:.1f} of {bandwidth / 1e9:.1f} ({used / bandwidth:.0%})",
+        )
+        one = d["verify_seconds"][1]
+        draft = f"{d['draft_seconds']['step'] * 1e3:.2f}" if d["draft_seconds"] else "–"
+        cost.add_row(name, *(f"{t * 1e3:.1f} ({t / one:.2f})" for t in d["verify_seconds"].values()), draft)
+        shares = ", ".join(f"{kind} {share:.0%}" for kind, share in d["where_time_goes"].items())
+        console.print(f"{name}: time inside torch's operators: {shares}")
+    console.print(speed, cost)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs")
+    args = parser.parse_args()
+    result = run(args.threads, args.quick)
+    show(result, Console())
+    if args.out:
+        write_json(args.out, result)
+
+
+if __name__ == "__main__":
+    main()
