@@ -27,9 +27,38 @@ from eyas.generate import Session, open_session
 from eyas.pull import resolve_model
 
 OPENING_WORDS = (
-    "Write|Explain|What|How|Why|Describe|Imagine|Compose|Given|Suppose|Compare|Create|Can you|I|Please|Help me|You are|"
-    "Summarize|Solve|If|Translate|List|Give me|Is|The|A|Let|In|Consider|Edit|Find"
-).split("|")
+    "Write",
+    "Explain",
+    "What",
+    "How",
+    "Why",
+    "Describe",
+    "Imagine",
+    "Compose",
+    "Given",
+    "Suppose",
+    "Compare",
+    "Create",
+    "Can you",
+    "I",
+    "Please",
+    "Help me",
+    "You are",
+    "Summarize",
+    "Solve",
+    "If",
+    "Translate",
+    "List",
+    "Give me",
+    "Is",
+    "The",
+    "A",
+    "Let",
+    "In",
+    "Consider",
+    "Edit",
+    "Find",
+)
 OPENING_CODE = (
     "Write a Python function that",
     "Write a Python function to",
