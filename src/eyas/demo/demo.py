@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def run_demo(
     return {
         "sets": {name: {"plain": p.to_json(), "speculative": s.to_json()} for name, p, s in rows},
         "identical": all(pair.divergence is None for pair in pairs),
-        "ties": [pair.divergence.to_json() for pair in pairs if pair.divergence is not None],
+        "ties": [asdict(pair.divergence) for pair in pairs if pair.divergence is not None],
         "bandwidth_bytes_per_second": bandwidth,
         "weight_bytes": session.target.weight_bytes(),
         "speculation": speculation.model_dump(),
@@ -97,7 +97,7 @@ def _answer_twice(
     console.print()
     divergence = first_divergence(session.target, ids, plain.request.answer, speculative.request.answer, sampling)
     if divergence is not None and not divergence.is_tie:
-        raise EyasError("engine.not-lossless", divergence.describe(), "report this: it must never happen")
+        raise EyasError("engine.not-lossless", str(divergence), "report this: it must never happen")
     one, two = (figures_of([d.request], d.decode_seconds, s) for d, s in ((plain, None), (speculative, speculation)))
     same = "identical" if divergence is None else "a proven tie, then different"
     console.print(
@@ -120,7 +120,10 @@ def _shower(session: Session, console: Console) -> Callable[[Any], None]:
 def _by_set(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
     """The pairs of each source, then all of them."""
     sources = list(dict.fromkeys(pair.prompt.source for pair in pairs))
-    groups = [(source, [pair for pair in pairs if pair.prompt.source == source]) for source in sources]
+    groups = [
+        (source.removeprefix("prompts:"), [pair for pair in pairs if pair.prompt.source == source])
+        for source in sources
+    ]
     return [*groups, ("all", list(pairs))] if len(groups) > 1 else [("all", list(pairs))]
 
 
@@ -136,5 +139,5 @@ def _verdict(pairs: Sequence[Pair]) -> Text:
         return Text(f"identical: yes, all {len(pairs)} answers token for token", style="bold green")
     text = Text(f"identical but for {len(ties)} proven ties", style="bold yellow")
     for tie in ties:
-        text.append(f"\n  {tie.describe()}", style="yellow")
+        text.append(f"\n  {tie}", style="yellow")
     return text

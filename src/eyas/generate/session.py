@@ -69,7 +69,7 @@ def open_session(
     target = load_target(folder, parse_dtype(dtype), backend, device)
     loaded = None
     if draft is not None:
-        loaded = load_draft(draft, target, backend, facts_of(folder, tokenizer))
+        loaded = load_draft(draft, target, backend, known=facts_of(folder, tokenizer))
     return Session(target, loaded, tokenizer, _eos_ids(folder))
 
 
