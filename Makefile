@@ -41,7 +41,7 @@ format: $(STAMP) ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 
 bench: $(STAMP) ## speed on this machine: plain decoding against transformers, cost of verifying, roofline
-	@$(BIN)/python benchmarks/bench.py $(ARGS)
+	@$(BIN)/python benchmarks/bench_decode.py $(ARGS)
 
 docs: $(STAMP) ## write the generated pages of docs/
 	@$(BIN)/python docs/generate.py

@@ -87,6 +87,12 @@ def test_the_readme_begins_with_its_two_commands():
     assert [command for command in first if command[0] == "make"][:2] == [["make", "demo"], ["make", "test"]]
 
 
+def test_the_makefile_runs_scripts_that_exist():
+    scripts = re.findall(r"\S+\.py\b", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert scripts
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+
+
 def test_generated_pages_are_up_to_date():
     script = ROOT / "docs" / "generate.py"
     result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
