@@ -51,6 +51,76 @@ class Shards(Corpus):
                 start = end
 
 
+class Run:
+    """A training run: model, optimizer and progress, saved together and found again."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.weights = args, load_file(args.target / "model.safetensors")
+        self.corpus = Shards(args.shards, target_head(self.weights))
+        self.corpus.refresh()
+        self.state_path, self.optimizer_path = args.out / "state.safetensors", args.out / "optimizer.safetensors"
+        saved = load_file(self.state_path) if self.optimizer_path.exists() else None
+        if saved is None:
+            kept, coverage = choose_vocabulary(self.corpus.expected_counts(args.prefix), args.draft_vocab)
+            self.scales = tap_scales(self.corpus.train[:64])
+            print(f"draft vocabulary covers {coverage:.3f}; tap scales {self.scales.tolist()}", flush=True)
+        else:
+            kept, self.scales = saved["d2t"] + torch.arange(len(saved["d2t"])), saved.pop("scales")
+        self.head_DH = target_head(self.weights)[kept]
+        self.model = initial_draft(make_config(args.target, tuple(args.taps), args.draft_vocab), self.weights, kept)
+        self.trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trainable, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
+        self.progress = {"minutes": 0.0, "tokens": 0, "steps": 0}
+        if saved is not None:
+            self._resume(saved)
+
+    def _resume(self, saved: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(saved)
+        moments = load_file(self.optimizer_path)
+        for n, p in enumerate(self.trainable):
+            self.optimizer.state[p] = {k: moments[f"{n}.{k}"] for k in ("step", "exp_avg", "exp_avg_sq")}
+        self.progress = json.loads((self.args.out / "progress.json").read_text())
+        print(f"resumed at {self.progress}", flush=True)
+
+    def train(self) -> None:
+        """Train until the minutes are spent, over as many sittings as it takes."""
+        begun, saved_at, losses, order = time.time() - 60 * self.progress["minutes"], time.time(), [], []
+        while self.progress["minutes"] < self.args.minutes:
+            if len(order) < self.args.batch:
+                self.corpus.refresh()
+                order = random.sample(range(len(self.corpus.train)), len(self.corpus.train))
+            losses.append(self.step([self.corpus.train[order.pop()] for _ in range(self.args.batch)]))
+            self.progress["minutes"] = (time.time() - begun) / 60
+            if time.time() - saved_at > 300 or self.progress["minutes"] >= self.args.minutes:
+                saved_at = time.time()
+                line = dict(self.progress, loss=round(sum(losses) / len(losses), 4), train=len(self.corpus.train))
+                print(json.dumps(line | evaluate(self.model, self.corpus, self.scales)), flush=True)
+                losses.clear()
+                self.save()
+
+    def step(self, items: list[dict]) -> float:
+        """One optimizer step over some conversations; returns the loss."""
+        done = self.progress["minutes"] / self.args.minutes
+        warm = min(1.0, (self.progress["steps"] + 1) / 40)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.args.lr * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
+        batch = collate(self.corpus, items, self.scales)
+        loss = loss_of(self.model, self.head_DH, batch, self.args.ttt if done > 0.3 else 2, self.args.prefix)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.trainable, 1.0)
+        self.optimizer.step()
+        self.progress["tokens"] += int(batch["length"].sum())
+        self.progress["steps"] += 1
+        return loss.item()
+
+    def save(self) -> None:
+        moments = {f"{n}.{k}": v for n, p in enumerate(self.trainable) for k, v in self.optimizer.state[p].items()}
+        save(moments, self.optimizer_path)
+        save(dict(self.model.state_dict(), scales=self.scales), self.state_path)
+        (self.args.out / "progress.json").write_text(json.dumps(self.progress))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
@@ -69,66 +139,7 @@ def main() -> None:
     torch.manual_seed(0)
     random.seed(0)
     args.out.mkdir(parents=True, exist_ok=True)
-    weights = load_file(args.target / "model.safetensors")
-    corpus = Shards(args.shards, target_head(weights))
-    corpus.refresh()
-    state_path, optimizer_path = args.out / "state.safetensors", args.out / "optimizer.safetensors"
-    resumed = json.loads((args.out / "progress.json").read_text()) if optimizer_path.exists() else None
-    if resumed:
-        saved = load_file(state_path)
-        kept = saved["d2t"] + torch.arange(len(saved["d2t"]))
-        scales = saved.pop("scales")
-    else:
-        kept, coverage = choose_vocabulary(corpus.expected_counts(args.prefix), args.draft_vocab)
-        scales = tap_scales(corpus.train[:64])
-        print(f"draft vocabulary covers {coverage:.3f}; tap scales {scales.tolist()}", flush=True)
-    model = initial_draft(make_config(args.target, tuple(args.taps), args.draft_vocab), weights, kept)
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trainable, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
-    progress = resumed or {"minutes": 0.0, "tokens": 0, "steps": 0}
-    if resumed:
-        model.load_state_dict(saved)
-        moments = load_file(optimizer_path)
-        for n, p in enumerate(trainable):
-            optimizer.state[p] = {k: moments[f"{n}.{k}"] for k in ("step", "exp_avg", "exp_avg_sq")}
-        print(f"resumed at {progress}", flush=True)
-    head_DH = target_head(weights)[kept]
-    start, saved_at, losses, order = time.time() - 60 * progress["minutes"], time.time(), [], []
-    while (minutes := (time.time() - start) / 60) < args.minutes:
-        if len(order) < args.batch:
-            corpus.refresh()
-            order = random.sample(range(len(corpus.train)), len(corpus.train))
-        items = [corpus.train[order.pop()] for _ in range(args.batch)]
-        done = minutes / args.minutes
-        warm = min(1.0, (progress["steps"] + 1) / 40)
-        for group in optimizer.param_groups:
-            group["lr"] = args.lr * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
-        batch = collate(corpus, items, scales)
-        loss = loss_of(model, head_DH, batch, args.ttt if done > 0.3 else 2, args.prefix)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trainable, 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-        progress = {
-            "minutes": (time.time() - start) / 60,
-            "tokens": progress["tokens"] + int(batch["length"].sum()),
-            "steps": progress["steps"] + 1,
-        }
-        if time.time() - saved_at > 300 or progress["minutes"] >= args.minutes:
-            saved_at = time.time()
-            line = dict(
-                progress,
-                loss=round(sum(losses) / len(losses), 4),
-                train=len(corpus.train),
-                lr=optimizer.param_groups[0]["lr"],
-            )
-            print(json.dumps(line | evaluate(model, corpus, scales)), flush=True)
-            losses.clear()
-            moments = {f"{n}.{k}": v for n, p in enumerate(trainable) for k, v in optimizer.state[p].items()}
-            save(moments, optimizer_path)
-            save(dict(model.state_dict(), scales=scales), state_path)
-            (args.out / "progress.json").write_text(json.dumps(progress))
+    Run(args).train()
 
 
 def save(tensors: dict[str, Tensor], path: Path) -> None:

@@ -50,8 +50,9 @@ class Session:
                 "use --raw to continue the text as it is, or a model that has one",
             )
         messages = [{"role": role, "content": content} for role, content in turns]
-        encoded = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-        return list(encoded["input_ids"])
+        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        # The template writes the special tokens itself.
+        return list(self.tokenizer(str(text), add_special_tokens=False)["input_ids"])
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain text."""
