@@ -13,10 +13,10 @@ import argparse
 import json
 import random
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from chats import Chat, read_chats
 from safetensors.torch import save_file
 
 from eyas.artifacts import cache_root
@@ -81,28 +81,22 @@ LONGEST_PROMPT, LONGEST_ANSWER = 170, 340
 PER_SHARD = 64
 
 
-@dataclass
-class Chat:
-    """One finished conversation: token ids, where the answer begins, and how it was made."""
-
-    tokens: list[int]
-    answer: int
-    temperature: float
-    end: str
-    """``stop``, ``len`` (cut by length) or ``rep`` (cut where it began to repeat itself)."""
-
-
 def repeats(tokens: list[int]) -> bool:
     """Do the last 60 tokens hold fewer than 14 different ones?"""
     tail = tokens[-60:]
     return len(tail) == 60 and len(set(tail)) < 14
 
 
+def encode(session: Session, text: str) -> list[int]:
+    """Token ids of a piece of a rendered chat: nothing is added at its ends."""
+    return list(session.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
 def opened_user_turn(session: Session) -> list[int]:
     """The template's system prompt and an opened user turn: what comes before the user's words."""
     marker = "\x00"
     text = session.tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False)
-    return session.encode(text.split(marker)[0])
+    return encode(session, text.split(marker)[0])
 
 
 def closed_user_turn(session: Session) -> list[int]:
@@ -113,14 +107,14 @@ def closed_user_turn(session: Session) -> list[int]:
     )
     after = text.split(marker)[1]
     end = session.tokenizer.decode([session.eos_ids[0]])
-    return session.encode(after.removeprefix(end))
+    return encode(session, after.removeprefix(end))
 
 
 def opening(session: Session) -> list[int]:
     """Nothing, a word, or a line of code, to begin the user turn with."""
     draw = random.random()
     text = "" if draw < 0.4 else random.choice(OPENING_WORDS) if draw < 0.7 else random.choice(OPENING_CODE)
-    return session.encode(text) if text else []
+    return encode(session, text)
 
 
 def sample_chats(session: Session, engine: Engine, count: int, seed: int) -> list[Chat]:
@@ -156,14 +150,14 @@ def sample_chats(session: Session, engine: Engine, count: int, seed: int) -> lis
 
 
 def write_shard(session: Session, chats: list[Chat], taps: tuple[int, ...], path: Path) -> None:
-    """Tokens, taps and last states of some chats; the last token of each has no row of its own."""
+    """Tokens, taps and last states of some chats."""
     tokens, features, hidden = [], [], []
     for chat in chats:
-        out = extract_features(session.target, chat.tokens[:-1], taps)
-        tokens += chat.tokens[:-1]
+        out = extract_features(session.target, chat.tokens, taps)
+        tokens += chat.tokens
         features.append(out.taps.bfloat16())
         hidden.append(out.hidden.bfloat16())
-    items = [{"n": len(c.tokens) - 1, "plen": c.answer, "temp": c.temperature, "why": c.end} for c in chats]
+    items = [{"n": len(c.tokens), "plen": c.answer, "temp": c.temperature, "why": c.end} for c in chats]
     path.with_suffix(".json").write_text(json.dumps(items))
     partial = path.with_suffix(".partial")
     tensors = {"tokens": torch.tensor(tokens, dtype=torch.int32), "taps": torch.cat(features), "hid": torch.cat(hidden)}
@@ -175,6 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="builtin:smollm2-135m")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--chats", type=Path, help="a file of scripts/chats.py: only compute its features")
     parser.add_argument("--conversations", type=int, default=640)
     parser.add_argument("--taps", type=int, nargs="+", default=[2, 15, 27])
     parser.add_argument("--seed", type=int, default=1)
@@ -183,14 +178,19 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     session = open_session(resolve_model(args.target, cache_root()), None)
+    given = read_chats(args.chats) if args.chats else None
     start, made = time.time(), 0
-    for shard in range(-(-args.conversations // PER_SHARD)):
+    count = len(given) if given is not None else args.conversations
+    for shard in range(-(-count // PER_SHARD)):
         path = args.out / f"{args.seed}-{shard:04d}.safetensors"
         if path.exists():
             continue
         random.seed(f"{args.seed}.{shard}")
-        engine = Engine(session.target, eos_ids=session.eos_ids, num_slots=PER_SHARD * 600)
-        chats = sample_chats(session, engine, PER_SHARD, (args.seed << 32) + shard * PER_SHARD)
+        if given is not None:
+            chats = given[shard * PER_SHARD : (shard + 1) * PER_SHARD]
+        else:
+            engine = Engine(session.target, eos_ids=session.eos_ids, num_slots=PER_SHARD * 600)
+            chats = sample_chats(session, engine, PER_SHARD, (args.seed << 32) + shard * PER_SHARD)
         write_shard(session, chats, tuple(args.taps), path)
         made += len(chats)
         print(f"{time.time() - start:.0f} s: {made} chats, shard {shard}", flush=True)
