@@ -152,9 +152,7 @@ def hold_lock(cache: Path, name: str, progress: Progress = no_progress) -> Itera
 
 
 @contextmanager
-def build_folder(
-    target: Path, kind: str, name: str, source: str, resume: bool = False
-) -> Iterator[FolderDraft]:
+def build_folder(target: Path, kind: str, name: str, source: str, resume: bool = False) -> Iterator[FolderDraft]:
     """Build a folder artifact: yields the draft, and on a clean exit commits it as ``target``.
 
     The caller holds the lock of this target. Without ``resume`` the body starts empty and an exception
@@ -202,9 +200,7 @@ def verify_folder(folder: Path, hashes: bool = True) -> Manifest:
             raise EyasError("artifact.missing", f"{path} is gone", "pull it again")
         if path.stat().st_size != record.bytes:
             size = path.stat().st_size
-            raise EyasError(
-                "artifact.corrupt", f"{path} has {size} bytes, not {record.bytes}", "pull it again"
-            )
+            raise EyasError("artifact.corrupt", f"{path} has {size} bytes, not {record.bytes}", "pull it again")
         if hashes and sha256_file(path) != record.sha256:
             raise EyasError("pull.hash-mismatch", f"{path} was changed after it was written", "pull it again")
     return manifest
@@ -222,8 +218,7 @@ def is_whole(folder: Path) -> bool:
 def _write_manifest(draft: FolderDraft, kind: str, name: str, source: str) -> None:
     paths = sorted(path for path in draft.path.rglob("*") if path.is_file() and path.name != MANIFEST)
     files = {
-        path.relative_to(draft.path).as_posix(): FileRecord(path.stat().st_size, sha256_file(path))
-        for path in paths
+        path.relative_to(draft.path).as_posix(): FileRecord(path.stat().st_size, sha256_file(path)) for path in paths
     }
     for path in paths:
         with path.open("rb") as file:

@@ -125,7 +125,9 @@ def generate(
     session = _open(model, plan.draft, dtype, backend, threads, quiet=as_json)
     turns = ([("system", system)] if system is not None else []) + [("user", prompt)]
     ids = session.encode(prompt) if raw else session.encode_chat(turns)
-    run_generate(session, ids, sampling, plan, None if as_json else Console(highlight=False))
+    result = run_generate(session, ids, sampling, plan, Console(quiet=as_json, highlight=False))
+    if as_json:
+        print(json.dumps(result))
 
 
 @app.command()

@@ -40,9 +40,7 @@ def gguf_file(tmp_path_factory):
 
 
 def test_every_tensor_equals_transformers_own(folder, gguf_file):
-    theirs = AutoModelForCausalLM.from_pretrained(
-        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
-    )
+    theirs = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
     state = theirs.state_dict()
     ours = open_checkpoint(folder).load()
     assert set(state) - set(ours) == {"lm_head.weight"}

@@ -74,7 +74,5 @@ def test_presence_and_frequency_count_the_output_alone(presence: float, frequenc
     prompt, output = [1, 2, 3, 3], [3, 4, 4, 4, 9]
     count = torch.bincount(torch.tensor(output), minlength=50)
     expected = logits - count * frequency - (count > 0).float() * presence
-    ours = process(
-        logits, Params(presence_penalty=presence, frequency_penalty=frequency), History(prompt, output), 9
-    )
+    ours = process(logits, Params(presence_penalty=presence, frequency_penalty=frequency), History(prompt, output), 9)
     torch.testing.assert_close(ours, expected.log_softmax(-1))

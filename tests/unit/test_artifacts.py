@@ -83,9 +83,7 @@ def test_verification_tells_missing_cut_and_changed_files_apart(tmp_path):
         assert (caught.value.code, is_whole(tmp_path / "x")) == (code, whole)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema": "other/1"}', '{"schema": "eyas.folder/1", "files": 3}']
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "other/1"}', '{"schema": "eyas.folder/1", "files": 3}'])
 def test_a_broken_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(EyasError) as caught:
@@ -143,9 +141,7 @@ def test_the_cache_root_follows_the_environment(tmp_path, monkeypatch):
     assert artifacts.cache_root().name == "eyas"
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (538_090_408, "538.1 MB")]
-)
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (538_090_408, "538.1 MB")])
 def test_sizes_for_people(size, text):
     assert artifacts.human_bytes(size) == text
 

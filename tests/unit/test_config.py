@@ -41,9 +41,7 @@ def test_defaults_are_one_and_the_same() -> None:
 
 
 @given(maybe, maybe, maybe)
-def test_resolve_keeps_what_is_given_or_refuses(
-    steps: int | None, topk: int | None, tokens: int | None
-) -> None:
+def test_resolve_keeps_what_is_given_or_refuses(steps: int | None, topk: int | None, tokens: int | None) -> None:
     try:
         settings = SpeculativeSettings.resolve(steps, topk, tokens)
     except EyasError:
@@ -172,9 +170,7 @@ def test_sampling() -> None:
     plain = SamplingSettings()
     assert plain.greedy
     assert not plain.has_penalties
-    drawn = SamplingSettings(
-        temperature=1, top_k=5, presence_penalty=0.5, logit_bias={3: -100.0}, stop_token_ids=(2,)
-    )
+    drawn = SamplingSettings(temperature=1, top_k=5, presence_penalty=0.5, logit_bias={3: -100.0}, stop_token_ids=(2,))
     assert not drawn.greedy
     assert drawn.has_penalties
     assert SamplingSettings(**drawn.model_dump()) == drawn

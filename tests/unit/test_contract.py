@@ -243,11 +243,7 @@ class TestEnforce:
         with pytest.raises(EyasError) as caught:
             enforce(a_contract(), self.facts(tokenizer_sha256=B, taps=(1,), target=shape))
         cause = caught.value.cause
-        assert (
-            cause.index("target.hidden_size is 576")
-            < cause.index("taps is")
-            < cause.index("tokenizer_sha256 is")
-        )
+        assert cause.index("target.hidden_size is 576") < cause.index("taps is") < cause.index("tokenizer_sha256 is")
         assert "960" in cause
         assert "target" in caught.value.fix
 

@@ -15,6 +15,7 @@ from eyas.contract import (
     file_sha256,
     project,
     projection_signs,
+    tokenizer_sha256,
     vocab_map_sha256,
     weights_sha256,
 )
@@ -70,3 +71,12 @@ def test_projection() -> None:
 
 
 SIGNS = [[-1, 1, 1, 1, 1, -1, 1, 1], [1, -1, -1, 1, -1, 1, 1, -1]]
+
+
+def test_a_tokenizer_is_known_by_what_it_does() -> None:
+    vocabulary = {"a": 0, "b": 1}
+    same = tokenizer_sha256(vocabulary, lambda text: [len(text)])
+    assert same == tokenizer_sha256({"b": 1, "a": 0}, lambda text: [len(text)])
+    assert same != tokenizer_sha256({"a": 0, "c": 1}, lambda text: [len(text)])
+    # The same vocabulary, but digits are split otherwise: the trap of the built-in target.
+    assert same != tokenizer_sha256(vocabulary, lambda text: [len(text) - sum(c.isdigit() for c in text)])

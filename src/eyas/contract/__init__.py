@@ -11,6 +11,7 @@ from eyas.contract.fingerprints import (
     project,
     projection_signs,
     sha256_hex,
+    tokenizer_sha256,
     vocab_map_sha256,
     weights_sha256,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "proposed_taps",
     "sha256_hex",
     "to_convention",
+    "tokenizer_sha256",
     "validate_taps",
     "vocab_map_sha256",
     "weights_sha256",

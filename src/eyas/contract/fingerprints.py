@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +51,27 @@ def vocab_map_sha256(offsets: Sequence[int] | npt.NDArray[np.integer]) -> str:
     assert array.ndim == 1, array.shape
     assert np.issubdtype(array.dtype, np.integer), array.dtype
     return sha256_hex(array.astype("<i8").tobytes())
+
+
+PROBE_TEXTS = (
+    "The year 2026 had 365 days; 3.14159 * 10^-7 = 0x1F.",
+    "def f(x: int) -> list[str]:\n\treturn [str(i) for i in range(x)]  # don't\n\n\n",
+    "  leading,   inner    and trailing   ",
+    "naïve café, größer, ÉCOLE, Привет мир, 你好世界, こんにちは, مرحبا, 👩‍💻🎉",
+    "It's we'll I'VE \r\n CamelCase snake_case kebab-case https://example.org/a?b=c&d=e",
+)
+"""Texts on which tokenizers differ that share a vocabulary: digits, spaces, contractions, scripts, code."""
+
+
+def tokenizer_sha256(vocabulary: Mapping[str, int], encode: Callable[[str], Sequence[int]]) -> str:
+    """Fingerprint of what a tokenizer does, whatever file format or library version it came from.
+
+    SHA-256 over ``id TAB token NEWLINE`` in UTF-8 for all tokens sorted by id, then, for each of PROBE_TEXTS, its
+    ids (no special tokens added) joined by "," and a newline.
+    """
+    lines = [f"{i}\t{token}\n" for token, i in sorted(vocabulary.items(), key=lambda item: item[1])]
+    lines += [",".join(map(str, encode(text))) + "\n" for text in PROBE_TEXTS]
+    return sha256_hex("".join(lines).encode("utf-8", "surrogatepass"))
 
 
 def weights_sha256(entries: Iterable[WeightEntry]) -> str:

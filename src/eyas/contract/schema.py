@@ -189,12 +189,12 @@ class Contract(Strict):
                 raise EyasError("contract.schema", f"{path} has {size} bytes, a contract at most {MAX_BYTES}", _FIX)
             text = path.read_bytes()
         except FileNotFoundError as error:
-            fix = "name the folder of a draft that has a contract, or write one with `eyas check --fix`"
+            fix = "name the folder of a draft that has a contract"
             raise EyasError("artifact.missing", f"there is no contract at {path}", fix) from error
         return cls.from_json(text)
 
 
-_FIX = "take contract.json from the draft's source again, or write a new one with `eyas check --fix`"
+_FIX = "take contract.json from the draft's source again"
 
 
 def describe(error: ValidationError) -> str:

@@ -158,7 +158,7 @@ def declared_taps(
         raise EyasError(
             "draft.dialect",
             cause,
-            "find out which was trained with `eyas check`, and write both with `eyas export`",
+            "ask whoever trained it which is right, and write that one in both places",
         )
     return readings[0][2] if readings else None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -104,37 +103,33 @@ class Asked:
 
 
 def run_generate(
-    session: Session, ids: Sequence[int], sampling: SamplingSettings, plan: Plan, console: Console | None
-) -> None:
-    """Answer the prompt; show it token by token on ``console``, or print one JSON document without one."""
+    session: Session, ids: Sequence[int], sampling: SamplingSettings, plan: Plan, console: Console
+) -> dict[str, Any]:
+    """Answer the prompt, show it token by token on ``console``, and return it with its figures as plain values."""
     pieces = Pieces(session.tokenizer)
     speculation = plan.speculation
 
     def show(request: Request) -> None:
-        if console is not None:
-            for piece, origin in pieces.new(request):
-                console.print(Text(piece, style=style_of(origin)), end="", soft_wrap=True)
+        for piece, origin in pieces.new(request):
+            console.print(Text(piece, style=style_of(origin)), end="", soft_wrap=True)
 
     proposer = NgramProposer() if plan.algorithm == "NGRAM" else session.draft
     slack = 64 if speculation is None else 64 + speculation.num_draft_tokens * speculation.eagle_topk
     engine = session.engine(proposer, len(ids) + sampling.max_new_tokens + slack)
     done = decode(engine, ids, sampling, speculation, show)
     figures = figures_of([done.request], done.decode_seconds, speculation)
-    if console is None:
-        answer = done.request.answer
-        result = {
-            "text": session.tokenizer.decode(answer, skip_special_tokens=True),
-            "tokens": answer,
-            "finish_reason": done.request.finished,
-            "prompt_tokens": len(ids),
-            "prefill_seconds": done.prefill_seconds,
-            "algorithm": plan.algorithm,
-            "speculation": None if speculation is None else speculation.model_dump(),
-            "figures": figures.to_json(),
-        }
-        print(json.dumps(result))
-        return
     line = f"{figures.tokens} tokens · {figures.tokens_per_second:.1f} tok/s · {plan.algorithm}"
     if speculation is not None:
         line += f" · accept length {accept_length_text(figures)} of {figures.ceiling}"
     console.print(f"\n[dim]{line}[/]")
+    answer = done.request.answer
+    return {
+        "text": session.tokenizer.decode(answer, skip_special_tokens=True),
+        "tokens": answer,
+        "finish_reason": done.request.finished,
+        "prompt_tokens": len(ids),
+        "prefill_seconds": done.prefill_seconds,
+        "algorithm": plan.algorithm,
+        "speculation": None if speculation is None else speculation.model_dump(),
+        "figures": figures.to_json(),
+    }

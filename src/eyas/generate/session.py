@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from eyas.contract import ContractFacts, file_sha256
+from eyas.contract import ContractFacts, tokenizer_sha256
 from eyas.draft.checkpoint import load_draft
 from eyas.draft.model import DraftModel
 from eyas.engine.engine import Engine
@@ -77,11 +77,13 @@ def open_session(
 def facts_of(folder: Path, tokenizer: PreTrainedTokenizerBase) -> ContractFacts:
     """What a draft's contract is compared with: fingerprints of the weights, the tokenizer and its template."""
     template = tokenizer.chat_template
-    known = {"weights_sha256": weight_fingerprint(open_checkpoint(folder))}
-    if (folder / "tokenizer.json").is_file():
-        known["tokenizer_sha256"] = file_sha256(folder / "tokenizer.json")
-    if isinstance(template, str):
-        known["chat_template_sha256"] = hashlib.sha256(template.encode()).hexdigest()
+    known = {
+        "weights_sha256": weight_fingerprint(open_checkpoint(folder)),
+        "tokenizer_sha256": tokenizer_sha256(
+            tokenizer.get_vocab(), lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+        ),
+        "chat_template_sha256": hashlib.sha256(template.encode()).hexdigest() if isinstance(template, str) else None,
+    }
     return ContractFacts.model_validate(known)
 
 

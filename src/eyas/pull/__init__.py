@@ -100,13 +100,9 @@ def _entry(folder: Path) -> Entry:
 def _check_folder(folder: Path) -> Path:
     """The folder, if it is a model folder: config, tokenizer, and weights whose headers add up."""
     if not (folder / "config.json").is_file():
-        raise EyasError(
-            "artifact.missing", f"{folder} has no config.json", "give a Hugging Face model folder"
-        )
+        raise EyasError("artifact.missing", f"{folder} has no config.json", "give a Hugging Face model folder")
     if not any((folder / name).is_file() for name in TOKENIZERS):
-        raise EyasError(
-            "artifact.missing", f"{folder} has no tokenizer.json", "add the model's tokenizer files"
-        )
+        raise EyasError("artifact.missing", f"{folder} has no tokenizer.json", "add the model's tokenizer files")
     open_checkpoint(folder)
     return folder
 
@@ -116,15 +112,11 @@ def _pull_gguf(path: Path, cache: Path, progress: Progress) -> Path:
         raise EyasError("artifact.missing", f"there is no file {path}", "check the path")
     # Named by place, size and time, so that the second call need not hash gigabytes.
     status = path.stat()
-    key = hashlib.sha256(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()[
-        :12
-    ]
+    key = hashlib.sha256(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}".encode()).hexdigest()[:12]
     target = cache / "models" / f"gguf--{path.stem}--{key}"
     with hold_lock(cache, target.name, progress):
         if is_whole(target):
             return target
         with build_folder(target, "model", str(path), f"GGUF file {path.name}") as draft:
-            draft.provenance.update(
-                convert_gguf(path, draft.path, progress=progress), sha256=sha256_file(path)
-            )
+            draft.provenance.update(convert_gguf(path, draft.path, progress=progress), sha256=sha256_file(path))
     return target

@@ -53,9 +53,7 @@ def pull_hub(source: str, cache: Path, progress: Progress) -> Path:
             require_free(cache, sum(files.values()), source)
             with build_folder(target, "model", source, f"Hugging Face hub {repo}", resume=True) as draft:
                 with _watch(draft.path, f"downloading {source}", sum(files.values()), progress):
-                    snapshot_download(
-                        repo, revision=info.sha, local_dir=draft.path, allow_patterns=sorted(files)
-                    )
+                    snapshot_download(repo, revision=info.sha, local_dir=draft.path, allow_patterns=sorted(files))
                 _tidy(draft.path, files)
                 draft.provenance.update(repo=repo, revision=revision or "main", commit=info.sha)
         except GatedRepoError as error:
@@ -65,9 +63,7 @@ def pull_hub(source: str, cache: Path, progress: Progress) -> Path:
             fix = "check the spelling; for a private model log in with `hf auth login`"
             raise EyasError("pull.unknown-source", f"the hub has no model {source}", fix) from error
         except (OfflineModeIsEnabled, LocalEntryNotFoundError, HTTPError) as error:
-            raise EyasError(
-                "pull.no-network", f"the hub did not answer for {source}: {error}", OFFLINE_FIX
-            ) from error
+            raise EyasError("pull.no-network", f"the hub did not answer for {source}: {error}", OFFLINE_FIX) from error
     return target
 
 
@@ -83,9 +79,7 @@ def _wanted_files(source: str, siblings: list[Any]) -> dict[str, int]:
                 f"{source} has its weights only as a pickle ({pickles[0]}), which can run code when read",
                 "look for a copy of the model in safetensors",
             )
-        raise EyasError(
-            "pull.unknown-source", f"{source} holds no safetensors weights", "check the model's page"
-        )
+        raise EyasError("pull.unknown-source", f"{source} holds no safetensors weights", "check the model's page")
     return chosen
 
 

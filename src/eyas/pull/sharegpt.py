@@ -53,9 +53,7 @@ def whole_records(file: IO[bytes], end: CutArray, size: int, progress: Progress)
         yield record
 
 
-def normalise_sharegpt(
-    file: IO[bytes], size: int, draft: FolderDraft, progress: Progress
-) -> Iterator[dict[str, Any]]:
+def normalise_sharegpt(file: IO[bytes], size: int, draft: FolderDraft, progress: Progress) -> Iterator[dict[str, Any]]:
     """Prompt records from ShareGPT's array; the draft's notes say how many were kept, left out, and cut."""
     end, kept, left_out = CutArray(), 0, 0
     for record in whole_records(file, end, size, progress):
@@ -69,9 +67,7 @@ def normalise_sharegpt(
     if left_out:
         draft.notes.append(f"left out {left_out} records in which no user or an unknown party speaks")
     if end.cut_characters:
-        draft.notes.append(
-            f"the file is cut off in the record after these: {end.cut_characters} characters dropped"
-        )
+        draft.notes.append(f"the file is cut off in the record after these: {end.cut_characters} characters dropped")
 
 
 def _messages(record: Any) -> list[dict[str, str]]:

@@ -84,9 +84,7 @@ def test_rows(change: dict[str, Any], engine: str, names: set[str]) -> None:
 
 
 def test_every_row_is_met_above() -> None:
-    met = {
-        (row.name, row.engine) for change, e, _ in CASES for row in limits(layout(change), Engine.parse(e))
-    }
+    met = {(row.name, row.engine) for change, e, _ in CASES for row in limits(layout(change), Engine.parse(e))}
     assert met == {(row.name, row.engine) for row in LIMITS}
 
 

@@ -60,9 +60,7 @@ def read(ids: list[int], num_layers: int, engine: str, architecture: str) -> tup
         ([2, 12, 23], 24, "sglang", OSS, (3, 13, 24)),
     ],
 )
-def test_reading(
-    ids: list[int], num_layers: int, engine: str, architecture: str, taps: tuple[int, ...]
-) -> None:
+def test_reading(ids: list[int], num_layers: int, engine: str, architecture: str, taps: tuple[int, ...]) -> None:
     assert read(ids, num_layers, engine, architecture) == taps
 
 

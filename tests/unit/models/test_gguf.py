@@ -156,9 +156,7 @@ def test_weights_can_be_stored_in_bfloat16(tmp_path, tiny):
     path = write_gguf(tmp_path / "m.gguf", tiny["llama"], "llama")
     convert_gguf(path, tmp_path, dtype="bfloat16")
     name = "model.norm.weight"
-    assert torch.equal(
-        open_checkpoint(tmp_path).load([name])[name], tiny["llama"].state_dict()[name].bfloat16()
-    )
+    assert torch.equal(open_checkpoint(tmp_path).load([name])[name], tiny["llama"].state_dict()[name].bfloat16())
     assert AutoConfig.from_pretrained(tmp_path).dtype == torch.bfloat16
 
 
@@ -192,9 +190,7 @@ def test_llama3_factors_become_the_llama3_scaling(tmp_path, tiny):
 
 
 def test_other_factors_per_dimension_are_refused(tmp_path, tiny):
-    error = refusal(
-        tmp_path, tiny["llama"], extra={"rope_freqs.weight": np.array([1, 2, 3, 9], dtype=np.float32)}
-    )
+    error = refusal(tmp_path, tiny["llama"], extra={"rope_freqs.weight": np.array([1, 2, 3, 9], dtype=np.float32)})
     assert error.code == "gguf.unsupported"
 
 

@@ -54,9 +54,7 @@ def digits_splitter():
 
 
 def reference_splitters():
-    splits = {pre: GGUF_PRE_TOKENIZER_SPLITS[pre] for pre in ("llama-bpe", "tekken")} | {
-        "qwen2": PRETOKENIZE_REGEX
-    }
+    splits = {pre: GGUF_PRE_TOKENIZER_SPLITS[pre] for pre in ("llama-bpe", "tekken")} | {"qwen2": PRETOKENIZE_REGEX}
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made = {
         pre: pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), behavior="isolated"), last])
@@ -120,9 +118,7 @@ def test_sentencepiece_scores_give_back_the_merges():
         assert rebuilt.encode(text).ids[0] == 1
         if "<s>" not in text:
             assert rebuilt.decode(rebuilt.encode(text).ids) == text
-    bare = build_tokenizer(
-        metadata | {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
-    )
+    bare = build_tokenizer(metadata | {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False})
     assert bare.decode(bare.encode(" the fox").ids) == " the fox"
 
 

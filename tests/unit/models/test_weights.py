@@ -134,9 +134,7 @@ def test_a_header_that_does_not_add_up_is_refused(tmp_path, content):
     assert code_of(tmp_path) == "artifact.corrupt"
 
 
-@pytest.mark.parametrize(
-    "shard", ["../out.safetensors", "/etc/x", "sub/x.safetensors", "..\\x", "", "..", "C:x"]
-)
+@pytest.mark.parametrize("shard", ["../out.safetensors", "/etc/x", "sub/x.safetensors", "..\\x", "", "..", "C:x"])
 def test_an_index_cannot_name_a_file_outside_its_folder(tmp_path, shard):
     save_file(TENSORS, tmp_path / "out.safetensors")
     folder = tmp_path / "model"

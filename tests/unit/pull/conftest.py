@@ -31,12 +31,8 @@ def make_wheel(index):
         path = index / f"{name}-{version}-py3-none-any.whl"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(member, data)
-            archive.writestr(
-                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n"
-            )
-            archive.writestr(
-                f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            )
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{info}/RECORD", "")
         content = path.read_bytes()
         return Package(project, version, hashlib.sha256(content).hexdigest(), len(content))
@@ -64,9 +60,7 @@ def tiny_gguf(tmp_path_factory):
     random = np.random.default_rng(0)
     layer = {"attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8), "attn_output": (8, 8), "ffn_norm": (8,)}
     layer |= {"attn_norm": (8,), "ffn_gate": (16, 8), "ffn_up": (16, 8), "ffn_down": (8, 16)}
-    shapes = {"token_embd": (259, 8), "output_norm": (8,)} | {
-        f"blk.0.{name}": size for name, size in layer.items()
-    }
+    shapes = {"token_embd": (259, 8), "output_norm": (8,)} | {f"blk.0.{name}": size for name, size in layer.items()}
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", random.standard_normal(shape).astype(np.float32))
     writer.write_header_to_file()

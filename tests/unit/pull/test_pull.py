@@ -32,9 +32,7 @@ def code_of(source, cache):
 def left_in(cache):
     """All files of the cache but its locks."""
     return sorted(
-        path.relative_to(cache).as_posix()
-        for path in cache.rglob("*")
-        if path.is_file() and ".locks" not in str(path)
+        path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file() and ".locks" not in str(path)
     )
 
 
@@ -71,9 +69,7 @@ def test_a_damaged_builtin_is_listed_as_such_and_fetched_again(tiny_builtin, tmp
 
 
 @pytest.mark.parametrize("moment", ["downloading", "unpacking", "converting"])
-def test_ctrl_c_at_any_moment_leaves_no_half_model_and_a_rerun_works(
-    tiny_builtin, tmp_path, monkeypatch, moment
-):
+def test_ctrl_c_at_any_moment_leaves_no_half_model_and_a_rerun_works(tiny_builtin, tmp_path, monkeypatch, moment):
     monkeypatch.setattr("eyas.pull.packages.POLL_SECONDS", 0.001)
 
     def interrupt(what, done, total):

@@ -137,9 +137,7 @@ def language(name: int) -> torch.Tensor:
     return (1.5 * torch.randn(STRIDE, 3, 3, generator=torch.Generator().manual_seed(name))).softmax(-1)
 
 
-def generate(
-    sampler: Sampler, K: int, p: torch.Tensor, q: torch.Tensor, draws: list, start: int
-) -> list[int]:
+def generate(sampler: Sampler, K: int, p: torch.Tensor, q: torch.Tensor, draws: list, start: int) -> list[int]:
     """Three tokens by rounds of K proposals. ``draws[place][last token]`` are proposals drawn from q."""
     text = [0]
     while len(text) <= 3:
@@ -162,9 +160,7 @@ def joint_counts(sampler: Sampler, K: int, n: int) -> tuple[list[int], list[floa
     for text in range(n):
         x, y, z = generate(sampler, K, p, q, draws[text], text * STRIDE)
         counts[9 * x + 3 * y + z] += 1
-    joint = [
-        float(p[0, 0, x] * p[1, x, y] * p[2, y, z]) for x in range(3) for y in range(3) for z in range(3)
-    ]
+    joint = [float(p[0, 0, x] * p[1, x, y] * p[2, y, z]) for x in range(3) for y in range(3) for z in range(3)]
     return counts, joint
 
 

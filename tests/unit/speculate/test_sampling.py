@@ -43,9 +43,7 @@ PARAMS = st.builds(
     frequency_penalty=st.sampled_from([0.0, -0.5]),
     logit_bias=st.dictionaries(st.integers(0, 49), st.floats(-9, 9), max_size=3),
 )
-HISTORY = st.builds(
-    History, st.lists(st.integers(0, 49), max_size=8), st.lists(st.integers(0, 49), max_size=8)
-)
+HISTORY = st.builds(History, st.lists(st.integers(0, 49), max_size=8), st.lists(st.integers(0, 49), max_size=8))
 
 
 @settings(max_examples=80)
@@ -154,15 +152,11 @@ def test_masked_tokens_are_never_drawn() -> None:
     logits = torch.full((200, 5), -math.inf)
     logits[:, 3] = 0.0
     rows = range(200)
-    assert target_tokens(logits, [Params(temperature=1.0)] * 200, rows, [EMPTY] * 200).unique().tolist() == [
-        3
-    ]
+    assert target_tokens(logits, [Params(temperature=1.0)] * 200, rows, [EMPTY] * 200).unique().tolist() == [3]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "row"])
-@pytest.mark.parametrize(
-    "p", [Params(), Params(temperature=1.0), Params(temperature=1.0, repetition_penalty=1.1)]
-)
+@pytest.mark.parametrize("p", [Params(), Params(temperature=1.0), Params(temperature=1.0, repetition_penalty=1.1)])
 def test_nonfinite_logits_name_their_position(bad: float | str, p: Params) -> None:
     logits = torch.zeros(3, 5)
     if isinstance(bad, str):

@@ -72,9 +72,7 @@ def drafted(draw: st.DrawFn) -> tuple[Growth, int, int]:
     rng = random.Random(draw(st.integers(0, 10**6)))
     growth = sprout(7)
     for _ in range(steps):
-        rows = [
-            sorted((-level * rng.randrange(6) for _ in range(topk)), reverse=True) for _ in growth.frontier
-        ]
+        rows = [sorted((-level * rng.randrange(6) for _ in range(topk)), reverse=True) for _ in growth.frontier]
         growth = expand(growth, [rng.sample(range(20), topk) for _ in growth.frontier], rows, topk)
         assert len(growth.frontier) == topk
     return growth, topk, steps
@@ -91,9 +89,7 @@ def test_rerank(case: tuple[Growth, int, int], num_draft_tokens: int) -> None:
     # The best are chosen, whatever the path: the multiset of scores is that of the best overall.
     assert tree.log_q is not None
     scores = [sum(tree.log_q[j] for j in tree.path(i)) for i in range(1, len(tree))]
-    assert sorted(scores, reverse=True) == pytest.approx(
-        sorted(growth.scores[1:], reverse=True)[: len(scores)]
-    )
+    assert sorted(scores, reverse=True) == pytest.approx(sorted(growth.scores[1:], reverse=True)[: len(scores)])
     # No child scores above its parent, and every path of the tree was drafted as such.
     assert all(q <= 0 for q in tree.log_q)
     drafted_edges = {(path_tokens(growth, i)) for i in range(len(growth.tokens))}
@@ -135,9 +131,7 @@ def test_topk_one_is_a_chain(log_q: list[float], num_draft_tokens: int) -> None:
 
 def test_expand_by_hand() -> None:
     growth = expand(sprout(0), [[1, 2]], [[math.log(0.6), math.log(0.3)]], topk=2)
-    growth = expand(
-        growth, [[3, 4], [5, 6]], [[math.log(0.5), math.log(0.4)], [math.log(0.9), math.log(0.05)]], topk=2
-    )
+    growth = expand(growth, [[3, 4], [5, 6]], [[math.log(0.5), math.log(0.4)], [math.log(0.9), math.log(0.05)]], topk=2)
     # 3: .30, 4: .24, 5: .27, 6: .015
     assert [growth.tokens[i] for i in growth.frontier] == [3, 5]
     tree = rerank(growth, num_draft_tokens=5)

@@ -63,15 +63,11 @@ def open_gguf(path: Path) -> GGUFFile:
         reader = gguf.GGUFReader(path)
         metadata = {name: field.contents() for name, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, OverflowError) as error:
-        raise EyasError(
-            "artifact.corrupt", f"{path} is no whole GGUF file: {error}", "fetch it again"
-        ) from error
+        raise EyasError("artifact.corrupt", f"{path} is no whole GGUF file: {error}", "fetch it again") from error
     return GGUFFile(path, metadata, {tensor.name: tensor for tensor in reader.tensors})
 
 
-def convert_gguf(
-    path: Path, folder: Path, dtype: str = "float32", progress: Progress = no_progress
-) -> dict[str, Any]:
+def convert_gguf(path: Path, folder: Path, dtype: str = "float32", progress: Progress = no_progress) -> dict[str, Any]:
     """Write the model in ``path`` into the existing ``folder``, Hugging Face style; returns its provenance.
 
     Weights are dequantised in fp32 and stored as ``dtype`` (float32, bfloat16, float16), one tensor in memory

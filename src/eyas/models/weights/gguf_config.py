@@ -29,9 +29,7 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 
 def unsupported(cause: str) -> EyasError:
     """The error for a GGUF file that cannot be converted without changing its meaning."""
-    return EyasError(
-        "gguf.unsupported", cause, "use the model's original safetensors checkpoint (a hub id or folder)"
-    )
+    return EyasError("gguf.unsupported", cause, "use the model's original safetensors checkpoint (a hub id or folder)")
 
 
 def model_config(
@@ -47,9 +45,7 @@ def model_config(
         raise unsupported(f"the architecture {arch!r} is none of {', '.join(ARCHITECTURES)}")
     for key in REFUSED:
         if metadata.get(f"{arch}.{key}"):
-            raise unsupported(
-                f"{arch}.{key} = {metadata[f'{arch}.{key}']} has no place in a Llama-family config"
-            )
+            raise unsupported(f"{arch}.{key} = {metadata[f'{arch}.{key}']} has no place in a Llama-family config")
     read = _Reader(metadata, arch)
     window = metadata.get(f"{arch}.attention.sliding_window") or None
     model_type = "mistral" if window and arch == "llama" else arch
@@ -101,11 +97,7 @@ def _biases(model_type: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str,
     mlp = {part: f"blk.0.{part}.bias" in shapes for part in ("ffn_gate", "ffn_up", "ffn_down")}
     wanted = {"qwen2": [True, True, True, False], "mistral": [False] * 4}
     expected = wanted.get(model_type, [has["attn_q"]] * 4)
-    if (
-        list(has.values()) != expected
-        or len(set(mlp.values())) > 1
-        or (mlp["ffn_up"] and model_type != "llama")
-    ):
+    if list(has.values()) != expected or len(set(mlp.values())) > 1 or (mlp["ffn_up"] and model_type != "llama"):
         present = [part for part, there in {**has, **mlp}.items() if there]
         raise unsupported(f"a {model_type} model with exactly the biases {present or 'none'}")
     if model_type in ("qwen2", "mistral"):
@@ -188,9 +180,7 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             if isinstance(value, list):
                 raise unsupported(f"{self.arch}.{key} differs by layer")
-            raise EyasError(
-                "artifact.corrupt", f"the GGUF file's {self.arch}.{key} is {value!r}", "fetch it again"
-            )
+            raise EyasError("artifact.corrupt", f"the GGUF file's {self.arch}.{key} is {value!r}", "fetch it again")
         # The file holds fp32: its shortest decimal (1e-05) is what the original config said, not
         # 9.99999974e-06.
         short = float(str(np.float32(value)))
@@ -199,7 +189,5 @@ class _Reader:
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.number(key, default)
         if value != int(value) or value <= 0:
-            raise EyasError(
-                "artifact.corrupt", f"the GGUF file's {self.arch}.{key} is {value!r}", "fetch it again"
-            )
+            raise EyasError("artifact.corrupt", f"the GGUF file's {self.arch}.{key} is {value!r}", "fetch it again")
         return int(value)

@@ -74,9 +74,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that GGUF metadata describes; raises ``gguf.unsupported`` or ``artifact.corrupt``."""
     kind, tokens = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.tokens")
     if not tokens or len(set(tokens)) != len(tokens):
-        raise EyasError(
-            "artifact.corrupt", "the GGUF file's list of tokens is empty or repeats one", "fetch it again"
-        )
+        raise EyasError("artifact.corrupt", "the GGUF file's list of tokens is empty or repeats one", "fetch it again")
     if metadata.get("tokenizer.ggml.precompiled_charsmap"):
         raise unsupported("a tokenizer with a precompiled character map")
     if kind == "gpt2":
@@ -97,9 +95,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def merges_from_scores(
-    tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]
-) -> list[tuple[str, str]]:
+def merges_from_scores(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
     """The BPE merges that SentencePiece scores imply: all splits of a token in two tokens, best first."""
     ids = {token: i for i, token in enumerate(tokens) if types[i] == NORMAL}
     merges: list[tuple[float, int, int, str, str]] = []
@@ -121,9 +117,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str]) -> tuple[Tok
     if pre not in KNOWN:
         raise unsupported(f"the pre-tokenizer {pre!r} is none of {', '.join(KNOWN)}" if pre else UNKNOWN_PRE)
     if "tokenizer.ggml.merges" not in metadata:
-        raise EyasError(
-            "artifact.corrupt", "the GGUF file has a BPE vocabulary without merges", "fetch it again"
-        )
+        raise EyasError("artifact.corrupt", "the GGUF file has a BPE vocabulary without merges", "fetch it again")
     vocab = {token: i for i, token in enumerate(tokens)}
     merges = _pairs(metadata["tokenizer.ggml.merges"], vocab)
     whole_words = pre in LLAMA3 or pre == "tekken"
@@ -153,9 +147,7 @@ def _splitter(pre: str) -> pre_tokenizers.PreTokenizer:
     steps: list[Any] = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in splits]
     if pre == "deepseek-coder":
         steps.append(pre_tokenizers.Digits(individual_digits=True))
-    return pre_tokenizers.Sequence(
-        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
@@ -166,13 +158,9 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokeni
     elif "tokenizer.ggml.scores" in metadata:
         merges = merges_from_scores(tokens, metadata["tokenizer.ggml.scores"], types)
     else:
-        raise EyasError(
-            "artifact.corrupt", "the GGUF file's tokens have neither scores nor merges", "fetch it again"
-        )
+        raise EyasError("artifact.corrupt", "the GGUF file's tokens have neither scores nor merges", "fetch it again")
     unknown = tokens[int(metadata.get("tokenizer.ggml.unknown_token_id", 0))]
-    tokenizer = Tokenizer(
-        BPE(vocab=vocab, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
-    )
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
     spaces: list[Any] = [normalizers.Prepend("▁")] if prefix else []
     tokenizer.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
@@ -184,9 +172,7 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokeni
 def _add_special(tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: Sequence[str]) -> None:
     types = metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
     if len(types) != len(tokens):
-        raise EyasError(
-            "artifact.corrupt", "the GGUF file's token types do not match its tokens", "fetch it again"
-        )
+        raise EyasError("artifact.corrupt", "the GGUF file's token types do not match its tokens", "fetch it again")
     named = set(_special_tokens(metadata).values())
     for token, kind in zip(tokens, types, strict=True):
         if kind == CONTROL or token in named:
@@ -203,9 +189,7 @@ def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
         if token_id is None:
             continue
         if not 0 <= token_id < len(tokens):
-            raise EyasError(
-                "artifact.corrupt", f"the GGUF file's {key} token is {token_id}", "fetch it again"
-            )
+            raise EyasError("artifact.corrupt", f"the GGUF file's {key} token is {token_id}", "fetch it again")
         named[f"{name}_token"] = tokens[token_id]
     return named
 
@@ -215,9 +199,7 @@ def _ends(metadata: Mapping[str, Any], add_bos: bool, add_eos: bool) -> list[Any
     special = _special_tokens(metadata)
     for wanted, name in ((add_bos, "bos_token"), (add_eos, "eos_token")):
         if wanted and name not in special:
-            raise EyasError(
-                "artifact.corrupt", f"the GGUF file adds a {name} but names none", "fetch it again"
-            )
+            raise EyasError("artifact.corrupt", f"the GGUF file adds a {name} but names none", "fetch it again")
     if not add_bos and not add_eos:
         return []
     bos, eos = ([special["bos_token"]] if add_bos else []), ([special["eos_token"]] if add_eos else [])

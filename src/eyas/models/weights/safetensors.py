@@ -129,9 +129,7 @@ def weight_fingerprint(checkpoint: Checkpoint, canonical: Callable[[str], str | 
         name = canonical(info.name) if canonical else info.name
         if name is not None:
             if name in named:
-                raise EyasError(
-                    "artifact.corrupt", f"{named[name].name} and {info.name} are both {name}", FETCH
-                )
+                raise EyasError("artifact.corrupt", f"{named[name].name} and {info.name} are both {name}", FETCH)
             named[name] = info
     digest = hashlib.sha256()
     for name in sorted(named):
@@ -163,9 +161,7 @@ def write_safetensors(
         for expected, (name, tensor) in zip(specs, tensors, strict=True):
             assert (name, tuple(tensor.shape)) == (expected, specs[expected][1]), name
             assert tensor.element_size() * 8 == BITS[specs[name][0]], name
-            handle.write(
-                tensor.contiguous().reshape(-1).view(torch.uint8).numpy().astype(np.uint8, copy=False).data
-            )
+            handle.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().astype(np.uint8, copy=False).data)
         handle.flush()
         os.fsync(handle.fileno())
 
@@ -191,9 +187,7 @@ def _read_sharded(folder: Path) -> dict[str, TensorInfo]:
             infos[name] = info
     for name in weight_map:
         if name not in infos:
-            raise EyasError(
-                "model.tensor-missing", f"{weight_map[name]} lacks {name}, named by {INDEX}", FETCH
-            )
+            raise EyasError("model.tensor-missing", f"{weight_map[name]} lacks {name}, named by {INDEX}", FETCH)
     return infos
 
 
