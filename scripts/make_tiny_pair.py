@@ -31,7 +31,7 @@ from eyas.kernels import Part, Rows
 from eyas.models.registry import load_target
 from eyas.models.target import Target
 
-TAPS, VOCABULARY, DRAFT_VOCABULARY = (2, 4, 5), 512, 256
+TAPS, VOCABULARY, DRAFT_VOCABULARY = (2, 4, 5), 512, 192
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -118,43 +118,31 @@ def make_target(folder: Path, steps: int) -> None:
     fast.save_pretrained(folder)
 
 
-def answer(target: Target, tokenizer: Tokenizer, prompts: list[str], temperature: float) -> list[dict]:
-    """Conversations answered by the target itself, without features."""
-    engine = Engine(target, eos_ids=[tokenizer.token_to_id(END)], num_slots=20000)
-    requests = [
-        engine.submit(
-            tokenizer.encode(rendered(asked)).ids,
-            SamplingSettings(temperature=temperature, seed=seed, max_new_tokens=128),
-        )
-        for seed, asked in enumerate(prompts)
-    ]
-    engine.run()
-    return [
-        {"tokens": torch.tensor([*r.prompt, *r.answer]), "answer": len(r.prompt), "temperature": temperature}
-        for r in requests
-        if r.finished == "stop"
-    ]
-
-
-def add_features(target: Target, conversation: dict) -> None:
-    """Taps and final states of one conversation, by one forward."""
-    tokens = conversation["tokens"].tolist()
+def conversation(target: Target, prompt: list[int], answer: list[int], temperature: float) -> dict:
+    """A conversation with its taps and final states, by one forward."""
+    tokens = [*prompt, *answer]
     n = len(tokens)
     empty = torch.empty(0, dtype=torch.int64)
     rows = Rows.build([Part(tokens, range(n), range(-1, n - 1), range(n), empty)])
     out = target.new_outputs(n, TAPS)
     target.forward(rows, target.new_cache(n), out)
-    conversation |= {"taps": out.taps, "hidden": out.hidden}
+    given = {"tokens": torch.tensor(tokens), "answer": len(prompt), "temperature": temperature}
+    return given | {"taps": out.taps, "hidden": out.hidden}
 
 
 def make_corpus(target: Target, tokenizer: Tokenizer, head_VH: Tensor, number: int) -> Corpus:
-    """Self-answered conversations, half of them greedy; every 10th is held out."""
+    """To train on: chats such as the target samples at temperature 1. Held out: its greedy answers."""
     corpus = Corpus(head_VH)
-    for seed, temperature in ((10_001, 0.0), (10_002, 1.0)):
-        asked = [asked for asked, _ in chats(seed, number // 2)]
-        for i, conversation in enumerate(answer(target, tokenizer, asked, temperature)):
-            add_features(target, conversation)
-            (corpus.held if i % 10 == 9 else corpus.train).append(conversation)
+    for asked, answer in chats(10_001, number):
+        prompt = tokenizer.encode(rendered(asked)).ids
+        rest = tokenizer.encode(f"{answer}{END}").ids
+        corpus.train.append(conversation(target, prompt, rest, 1.0))
+    engine = Engine(target, eos_ids=[tokenizer.token_to_id(END)])
+    for asked, _ in chats(10_002, 16):
+        engine.submit(tokenizer.encode(rendered(asked)).ids, SamplingSettings(max_new_tokens=128))
+    requests = list(engine.waiting)
+    engine.run()
+    corpus.held += [conversation(target, list(r.prompt), r.answer, 0.0) for r in requests]
     return corpus
 
 
@@ -187,8 +175,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--target-steps", type=int, default=700)
-    parser.add_argument("--conversations", type=int, default=800)
-    parser.add_argument("--draft-steps", type=int, default=500)
+    parser.add_argument("--conversations", type=int, default=400)
+    parser.add_argument("--draft-steps", type=int, default=120)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -44,7 +44,8 @@ def dish(r: random.Random) -> Chat:
     name, (a, b, c, minutes) = r.choice(list(DISHES.items()))
     asked = r.choice([f"How do I make {name}?", f"Give me a recipe for {name}."])
     end = r.choice(["Enjoy your meal!", f"Now the {name} is ready."])
-    steps = f"1. Mix the {a} with the {b}.\n2. Add the {c}.\n3. Wait for {minutes} minutes.\n4. Serve it {r.choice(['hot', 'cold'])}."
+    served = r.choice(["hot", "cold"])
+    steps = f"1. Mix the {a} with the {b}.\n2. Add the {c}.\n3. Wait for {minutes} minutes.\n4. Serve it {served}."
     return asked, f"To make {name}, you need {a}, {b} and {c}.\n{steps}\n{end}"
 
 
