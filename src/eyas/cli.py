@@ -12,11 +12,26 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer.core import TyperGroup
 
 from eyas import __version__
 from eyas.errors import CODES, EyasError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+
+class Verbs(TyperGroup):
+    """Says what an interrupt left behind, which is nothing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("\ninterrupted; nothing is half-written, the same command goes on")
+            sys.exit(130)
+
+
+app = typer.Typer(
+    cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+)
 T = TypeVar("T")
 BUILTIN = "builtin:smollm2-135m"
 
@@ -142,6 +157,7 @@ def demo(
     dtype: Dtype = "fp32",
     backend: BackendOption = "auto",
     threads: Threads = None,
+    svg: Annotated[Path | None, typer.Option(help="Also save what is shown as a picture.")] = None,
     as_json: Json = False,
 ) -> None:
     """Real questions answered twice, plain and with EAGLE-3: the same text, and what it cost."""
@@ -153,8 +169,10 @@ def demo(
     assert plan.speculation is not None
     session = _open(model, plan.draft, dtype, backend, threads, quiet=as_json)
     chosen = _with_progress(lambda progress: demo_prompts(cache_root(), prompts, progress), quiet=as_json)
-    console = Console(stderr=as_json, quiet=as_json, highlight=False)
+    console = Console(quiet=as_json, highlight=False, record=svg is not None, width=110 if svg else None)
     result = run_demo(session, chosen, plan.speculation, max_new_tokens, console)
+    if svg is not None:
+        console.save_svg(str(svg), title="eyas demo")
     if as_json:
         print(json.dumps(result))
 
@@ -219,9 +237,6 @@ def main() -> None:
             console.print("  [bold]fix:[/]", end=" ")
             console.print(error.fix, markup=False)
         sys.exit(2 if error.code.startswith("flags.") else 1)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("\ninterrupted; nothing is half-written, the same command goes on")
-        sys.exit(130)
 
 
 if __name__ == "__main__":
