@@ -6,6 +6,7 @@ the end, so an interrupt or a kill leaves at most that sibling, which the next r
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -114,19 +115,35 @@ def human_bytes(size: int) -> str:
     return f"{size} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+@contextmanager
+def named_disk_errors(place: Path) -> Iterator[None]:
+    """Turn what the disk refuses into ``pull.disk-full`` or ``artifact.not-writable``, naming ``place``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cause, fix = f"the disk of {place} became full", "free some space, and give the same command again"
+            raise EyasError("pull.disk-full", cause, fix) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            cause = f"{error.filename or place} may not be written ({error.strerror})"
+            raise EyasError("artifact.not-writable", cause, "set EYAS_CACHE to a folder of your own") from error
+        raise
+
+
 def atomic_write(path: Path, data: bytes | str) -> None:
     """Write a file so that its name holds the old bytes or the new ones, never a part; text is UTF-8."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with named_disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        _sync_folder(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -138,7 +155,8 @@ def write_json(path: Path, value: Any) -> None:
 def hold_lock(cache: Path, name: str, progress: Progress = no_progress) -> Iterator[None]:
     """Hold the cache's lock ``name``; others wait. The system frees it when its holder dies."""
     folder = cache / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
+    with named_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / f"{name}.lock")
     try:
         lock.acquire(timeout=0)
@@ -161,16 +179,17 @@ def build_folder(target: Path, kind: str, name: str, source: str, resume: bool =
     partial = target.with_name(f".{target.name}.partial")
     if not resume:
         shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True, exist_ok=True)
-    draft = FolderDraft(partial)
-    try:
-        yield draft
-    except BaseException:
-        if not resume:
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
-    _write_manifest(draft, kind, name, source)
-    _replace_folder(partial, target)
+    with named_disk_errors(target.parent):
+        partial.mkdir(parents=True, exist_ok=True)
+        draft = FolderDraft(partial)
+        try:
+            yield draft
+        except BaseException:
+            if not resume:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _write_manifest(draft, kind, name, source)
+        _replace_folder(partial, target)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -15,6 +15,7 @@ CODES: dict[str, str] = {
     "pull.no-pip": "pip, which fetches packages, is not installed in this environment",
     "pull.package-layout": "A package does not hold the file it should hold",
     "artifact.missing": "A file or folder that should be there is not",
+    "artifact.not-writable": "A file or folder may not be written",
     "artifact.corrupt": "A file is cut off or not what its name says",
     "artifact.pickle": "A file is a pickle, which can run code when it is read",
     "gguf.unsupported": "A GGUF file of a kind that cannot be converted",

@@ -149,3 +149,28 @@ def test_sizes_for_people(size, text):
 def test_json_is_written_in_utf8(tmp_path):
     artifacts.write_json(tmp_path / "a.json", {"K": "Σ"})
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"K": "Σ"}
+
+
+def test_a_disk_that_fills_while_a_folder_is_built_leaves_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "thing"
+    with build_folder(target, "model", "thing", "test") as draft:
+        (draft.path / "old").write_text("whole")
+    with (
+        pytest.raises(EyasError, match=r"pull\.disk-full"),
+        build_folder(target, "model", "thing", "test") as draft,
+    ):
+        (draft.path / "half").write_text("half")
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"x")
+    assert sorted(path.name for path in target.iterdir()) == ["manifest.json", "old"]
+    assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+
+
+def test_a_place_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(EyasError, match=r"artifact\.not-writable") as caught:
+        atomic_write(tmp_path / "deep" / "file", b"x")
+    assert "deep" in caught.value.cause
