@@ -7,6 +7,7 @@ else is a fault, and this module tells them apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -108,26 +109,33 @@ def cost_to_win(scores_V: Tensor, token: int, sampling: SamplingSettings, positi
 def _margins(scores: Tensor, sampling: SamplingSettings) -> Tensor:
     """[V] how deep each token lies inside what the truncations keep, in logits; negative for those cut off.
 
-    For top-p: how far the logarithm of the probability above a token is from that of p, which moves no faster than
-    the distance of two logits.
+    Top-p is crossed when the mass above the token crosses p, whose logarithm moves no faster than the distance of two
+    logits, or when the token changes places with the one across the border.
     """
     t = sampling.temperature
     margins = torch.full_like(scores, torch.inf)
     kept = torch.ones_like(scores, dtype=torch.bool)
     if 0 < sampling.top_k < len(scores):
-        best = scores.topk(sampling.top_k + 1).values
-        # The k-th can lose its place only to the one behind it, and the one behind gain it only from the k-th.
-        kept = scores >= best[-2]
-        margins = torch.where(kept, scores - best[-1], scores - best[-2])
+        kept = scores >= scores.topk(sampling.top_k).values[-1]
+        margins = _across(scores, kept)
     if sampling.top_p < 1:
-        probs = torch.where(kept, (scores - scores.max()) / t, -torch.inf).softmax(0)
+        probs = torch.where(kept, scores / t, -torch.inf).softmax(0)
         order = probs.argsort(descending=True, stable=True)
         above = torch.empty_like(probs)
         above[order] = probs[order].cumsum(0) - probs[order]
-        margins = torch.minimum(margins, (sampling.top_p / above.clamp(min=1e-300)).log() * t)
+        nucleus = above < sampling.top_p
+        mass = (sampling.top_p / above.clamp(min=1e-300)).log() * t
+        swap = _across(scores, nucleus)
+        margins = torch.minimum(margins, torch.where(nucleus, torch.minimum(mass, swap), torch.maximum(mass, swap)))
     if sampling.min_p > 0:
-        margins = torch.minimum(margins, scores - (scores.max() + t * torch.tensor(sampling.min_p).double().log()))
+        margins = torch.minimum(margins, scores - (scores.max() + t * math.log(sampling.min_p)))
     return margins
+
+
+def _across(scores: Tensor, kept: Tensor) -> Tensor:
+    """How far each token's score is from the nearest one on the other side; infinite where there is none."""
+    outside = scores[~kept].max() if not bool(kept.all()) else scores.new_tensor(-torch.inf)
+    return torch.where(kept, scores - outside, scores - scores[kept].min())
 
 
 def _next_logits(target: Target, text: Sequence[int], prompt_length: int) -> Tensor:
