@@ -16,7 +16,11 @@ from torch import Tensor, nn
 from eyas.errors import EyasError
 from eyas.kernels.rows import KVCache, Rows
 
-BACKENDS = {"eager": "eyas.kernels.eager:Eager", "onednn": "eyas.kernels.onednn:OneDNN"}
+BACKENDS = {
+    "eager": "eyas.kernels.eager:Eager",
+    "native": "eyas.kernels.native:Native",
+    "onednn": "eyas.kernels.onednn:OneDNN",
+}
 
 
 class Backend(ABC):
@@ -71,7 +75,7 @@ class Linear(nn.Module):
 def get_backend(name: str) -> Backend:
     """The backend of that name; ``auto`` takes the fastest that runs on this machine's CPU."""
     if name == "auto":
-        name = "onednn" if torch.backends.mkldnn.is_available() else "eager"
+        name = _fastest()
     if name not in BACKENDS:
         raise EyasError(
             "flags.range", f"there is no backend {name!r}", f"use one of: auto, {', '.join(sorted(BACKENDS))}"
@@ -80,3 +84,10 @@ def get_backend(name: str) -> Backend:
     backend = getattr(import_module(module), cls)()
     assert isinstance(backend, Backend)
     return backend
+
+
+def _fastest() -> str:
+    """The own kernels where they were built, else oneDNN, else plain PyTorch."""
+    if import_module("eyas.kernels.native").load_library() is not None:
+        return "native"
+    return "onednn" if torch.backends.mkldnn.is_available() else "eager"

@@ -95,7 +95,7 @@ def test_the_fingerprint_is_the_documented_hash(tmp_path):
     import hashlib
 
     save_file({"w": torch.tensor([1.0, 2.0])}, tmp_path / SINGLE)
-    expected = hashlib.sha256(b"w\0F32\x002\x008\0" + b"\0\0\x80\x3f\0\0\0\x40").hexdigest()
+    expected = hashlib.sha256(b"w\0F32\x002\x00" + (8).to_bytes(8, "little") + b"\0\0\x80\x3f\0\0\0\x40").hexdigest()
     assert weight_fingerprint(open_checkpoint(tmp_path)) == expected
 
 

@@ -6,10 +6,9 @@ range), data.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +20,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from eyas.contract import WeightEntry, weights_sha256
 from eyas.errors import EyasError
 
 SINGLE = "model.safetensors"
@@ -118,11 +118,9 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
 
 
 def weight_fingerprint(checkpoint: Checkpoint, canonical: Callable[[str], str | None] | None = None) -> str:
-    """SHA-256 (hex) over the sorted (canonical name, dtype, shape, bytes), whatever the sharding.
+    """The contract's fingerprint of these weights, ``eyas.contract.weights_sha256``, whatever the sharding.
 
-    Each tensor enters as UTF-8 ``name NUL dtype NUL d0,d1,… NUL byte-count NUL`` and then its little-endian
-    bytes. ``canonical`` renames a tensor or, with None, leaves it out (say a head that is tied); without it
-    names stay.
+    ``canonical`` renames a tensor or, with None, leaves it out (say a head that is tied); without it names stay.
     """
     named: dict[str, TensorInfo] = {}
     for info in checkpoint.infos.values():
@@ -131,14 +129,9 @@ def weight_fingerprint(checkpoint: Checkpoint, canonical: Callable[[str], str | 
             if name in named:
                 raise EyasError("artifact.corrupt", f"{named[name].name} and {info.name} are both {name}", FETCH)
             named[name] = info
-    digest = hashlib.sha256()
-    for name in sorted(named):
-        info = named[name]
-        shape = ",".join(map(str, info.shape))
-        digest.update(f"{name}\0{info.dtype}\0{shape}\0{info.end - info.begin}\0".encode())
-        for chunk in _raw_bytes(info):
-            digest.update(chunk)
-    return digest.hexdigest()
+    return weights_sha256(
+        WeightEntry(name, info.dtype, info.shape, _raw_bytes(info)) for name, info in sorted(named.items())
+    )
 
 
 def write_safetensors(
@@ -216,16 +209,12 @@ def _check_layout(file: Path, infos: Iterable[TensorInfo], base: int, size: int)
         raise _corrupt(file, f"{kind}: {size} bytes where its header says {position}")
 
 
-def _raw_bytes(info: TensorInfo) -> Iterator[bytes]:
-    with info.file.open("rb") as handle:
-        handle.seek(info.begin)
-        left = info.end - info.begin
-        while left:
-            chunk = handle.read(min(CHUNK, left))
-            if not chunk:
-                raise _corrupt(info.file, f"it ends within {info.name}")
-            left -= len(chunk)
-            yield chunk
+def _raw_bytes(info: TensorInfo) -> memoryview:
+    """The tensor's bytes, mapped from the file, not read into memory."""
+    size = info.end - info.begin
+    if not size:
+        return memoryview(b"")
+    return memoryview(np.memmap(info.file, dtype=np.uint8, mode="r", offset=info.begin, shape=(size,)))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Compile the native library with whatever C++ compiler there is. Used by the build hook and by ``make``.
+
+python src/eyas/kernels/cpu/build.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+NAME = "libeyas_cpu.so"
+SOURCES: dict[str, tuple[str, ...]] = {"api": ("-fopenmp",), "linear_base": ()}
+X86_SOURCES = {"linear_avx2": ("-mavx2", "-mfma"), "linear_avx512": ("-mavx512f", "-mfma")}
+# Multiply-adds are fused wherever the processor can, so that all tiles round alike.
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden")
+TEXT_FLAGS = ("-fvisibility=default",)
+
+
+def compile_library(folder: Path, compiler: str | None = None) -> Path | None:
+    """Build the library into ``folder``; None where there is no compiler or the platform is not Linux.
+
+    A compiler that fails raises CalledProcessError. The instruction set is chosen when the library runs.
+    """
+    compiler = compiler or os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    if compiler is None or sys.platform != "linux":
+        return None
+    here = Path(__file__).parent
+    sources = SOURCES | (X86_SOURCES if platform.machine() in ("x86_64", "AMD64") else {})
+    with tempfile.TemporaryDirectory() as scratch:
+        objects = []
+        for name, extra in sources.items():
+            made = Path(scratch) / f"{name}.o"
+            flags = (*FLAGS, *TEXT_FLAGS) if name == "api" else FLAGS
+            subprocess.run([compiler, *flags, *extra, "-c", str(here / f"{name}.cpp"), "-o", str(made)], check=True)
+            objects.append(str(made))
+        # Not linked with an OpenMP library: torch's own is there when this is loaded, and its threads are used.
+        partial = Path(scratch) / NAME
+        subprocess.run([compiler, "-shared", *objects, "-o", str(partial)], check=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        # Beside, then renamed: a process that has the old one loaded keeps it.
+        staged = folder / f".{NAME}.{os.getpid()}"
+        shutil.copyfile(partial, staged)
+        staged.replace(folder / NAME)
+    return folder / NAME
+
+
+if __name__ == "__main__":
+    made = compile_library(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    print(made or "no C++ compiler: Eyas runs without its own kernels")
