@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eyas.draft.config import DraftConfig
-from eyas.kernels import Backend, KVCache, Linear, Rows, get_backend
+from eyas.kernels import Backend, FusedLayer, KVCache, LayerShape, Linear, Rows, get_backend
 from eyas.models.rope import RotaryTable, rope_frequencies
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -52,21 +52,39 @@ class DraftLayer(nn.Module):
         self.o = Linear(self.heads * D, H, config.output_bias)
         self.gate_up = Linear(H, 2 * config.intermediate_size)
         self.down = Linear(config.intermediate_size, H)
+        self.fused: FusedLayer | None = None
+
+    def reads(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(what attention reads, the residual): cat(norm(embedding), norm(hidden)) in the first layer."""
+        normed = self.backend.rms_norm(hidden, self.hidden_norm, self.eps)
+        if self.input_norm is None:
+            return normed, hidden
+        y = torch.cat([self.backend.rms_norm(embedded, self.input_norm, self.eps), normed], -1)
+        return y, normed if self.norm_before_residual else hidden
 
     def forward(
         self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], attend: Attend, index: int
     ) -> Tensor:
-        norm, heads = self.backend.rms_norm, self.heads
-        y = normed = norm(hidden, self.hidden_norm, self.eps)
-        if self.input_norm is not None:
-            y = torch.cat([norm(embedded, self.input_norm, self.eps), normed], -1)
-        residual = normed if self.norm_before_residual and self.input_norm is not None else hidden
+        heads = self.heads
+        y, residual = self.reads(embedded, hidden)
         qkv = self.qkv(y).unflatten(-1, (heads + 2 * self.kv, self.D))
         qk = self.backend.rotate(qkv[..., : heads + self.kv, :], *turn)
         mixed = attend(index, qk[..., :heads, :], qk[..., heads:, :], qkv[..., heads + self.kv :, :])
         hidden = residual + self.o(mixed)
-        gate, up = self.gate_up(norm(hidden, self.mlp_norm, self.eps)).chunk(2, -1)
+        gate, up = self.gate_up(self.backend.rms_norm(hidden, self.mlp_norm, self.eps)).chunk(2, -1)
         return hidden + self.down(F.silu(gate) * up)
+
+    def pack(self) -> None:
+        """Give the weights to the backend: as a whole layer where it has one, else matrix by matrix."""
+        width = self.qkv.weight.shape[1]
+        shape = LayerShape(
+            len(self.hidden_norm), width, self.heads, self.kv, self.D, self.down.weight.shape[1], None, self.eps
+        )
+        linears = (self.qkv, self.o, self.gate_up, self.down)
+        self.fused = self.backend.fuse(shape, linears, (None, self.mlp_norm, None, None))
+        if self.fused is None:
+            for linear in linears:
+                linear.pack(self.backend)
 
 
 class DraftModel(nn.Module):
@@ -100,6 +118,10 @@ class DraftModel(nn.Module):
         self.notes: tuple[str, ...] = ()
         """What was completed from the target, or understood from a default, when a checkpoint was read."""
 
+    @property
+    def decoder_layers(self) -> list[DraftLayer]:
+        return [layer for layer in self.layers if isinstance(layer, DraftLayer)]
+
     def combine(self, features: Tensor) -> Tensor:
         """fc over the feature […, n · target hidden] → […, H], with the norms that the options ask for."""
         config, norm = self.config, self.backend.rms_norm
@@ -120,6 +142,9 @@ class DraftModel(nn.Module):
         turn = self.rotary.at(positions)
         for i, layer in enumerate(self.layers):
             hidden = layer(embedded, hidden, turn, attend, i)
+        return self._finish(hidden)
+
+    def _finish(self, hidden: Tensor) -> Step:
         normed = self.backend.rms_norm(hidden, self.norm, self.config.rms_norm_eps)
         return Step(normed if self.config.norm_output else hidden, normed)
 
@@ -136,12 +161,10 @@ class DraftModel(nn.Module):
     def pack(self) -> DraftModel:
         """Hand the matrices to the backend; no gradients, and no writing, from here on."""
         self.requires_grad_(False)
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.pack(self.backend)
-                if self.backend.name != "eager":
-                    # The backend has its own copy of the weights.
-                    module.weight = nn.Parameter(torch.empty(0), requires_grad=False)
+        for part in (self.fc, self.head):
+            part.pack(self.backend)
+        for layer in self.decoder_layers:
+            layer.pack()
         return self
 
     def new_cache(self, num_slots: int) -> KVCache:
@@ -162,4 +185,15 @@ class DraftModel(nn.Module):
             return self.backend.attention(q, cache, layer, rows, scale, None)
 
         device = hidden_RH.device
+        if all(layer.fused is not None for layer in self.decoder_layers):
+            return self._fused_step(rows, hidden_RH, cache)
         return self.step(rows.tokens.to(device), hidden_RH, rows.positions, attend)
+
+    def _fused_step(self, rows: Rows, hidden: Tensor, cache: KVCache) -> Step:
+        embedded = F.embedding(rows.tokens, self.embed_tokens).to(hidden.dtype)
+        turn = self.rotary.at(rows.positions)
+        for i, layer in enumerate(self.decoder_layers):
+            assert layer.fused is not None
+            y, residual = layer.reads(embedded, hidden)
+            hidden = layer.fused(residual, y, turn, rows, cache, i)
+        return self._finish(hidden)

@@ -6,8 +6,10 @@ The eager backend is the truth; every other one is compared with it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +25,52 @@ BACKENDS = {
 }
 
 
+@dataclass(frozen=True)
+class LayerShape:
+    """Sizes of a decoder layer, in elements; ``window`` in tokens, None: all."""
+
+    hidden: int
+    input_width: int
+    """What q, k and v read: ``hidden``, or twice that in a draft's first layer."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    window: int | None
+    eps: float
+
+
+class FusedLayer(Protocol):
+    """A whole decoder layer as one call."""
+
+    def __call__(
+        self, x_RH: Tensor, input_RW: Tensor | None, turn: tuple[Tensor, Tensor], rows: Rows, cache: KVCache, layer: int
+    ) -> Tensor:
+        """The output [R, H], a new tensor, of residual x; keys and values are written into the cache's ``layer``.
+
+        ``input_RW``: what attention reads, where the layer was fused without a norm of its input. ``turn``: cos, sin.
+        """
+        ...
+
+
 class Backend(ABC):
     """A kernel library. Row results should depend on their own row only, as far as the library allows."""
 
     name: str
+    copies_weights: bool
+    """Whether packed weights are a copy, so that the originals can go."""
+
+    @abstractmethod
+    def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which weights of ``weight_dtype`` are read from memory."""
+
+    def fuse(self, shape: LayerShape, linears: Sequence[Linear], norms: Sequence[Tensor | None]) -> FusedLayer | None:
+        """A whole layer as one call, or None where the backend has no such thing.
+
+        ``linears``: qkv, o, gate_up, down. ``norms``: of the input (None: the caller gives what attention reads), of
+        the MLP, of q and of k per head (None: no such norm).
+        """
+        return None
 
     @abstractmethod
     def activation_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
@@ -65,6 +109,12 @@ class Linear(nn.Module):
         """From now on compute with the backend's own layout of the present weight, without gradients."""
         bias = None if self.bias is None else self.bias.detach()
         self._packed = backend.pack(self.weight.detach(), bias)
+        if backend.copies_weights:
+            self.drop()
+
+    def drop(self) -> None:
+        """Let the weight go, whose copy is elsewhere."""
+        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self._packed is not None:

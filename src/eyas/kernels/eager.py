@@ -16,6 +16,10 @@ class Eager(Backend):
     """Plain PyTorch on any device, with activations in the dtype of the weights."""
 
     name = "eager"
+    copies_weights = False
+
+    def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
+        return weight_dtype
 
     def activation_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
         return weight_dtype

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from eyas.errors import EyasError
+from eyas.kernels.backend import LayerShape, Linear
 from eyas.kernels.eager import Eager
+from eyas.kernels.layer import NativeLayer, PackedMatrix, declare
 
 LIBRARY = Path(__file__).parent / "cpu" / "libeyas_cpu.so"
 HUGE_PAGE = 1 << 21
@@ -45,6 +47,7 @@ def load_library() -> ctypes.CDLL | None:
     for linear in (library.eyas_linear_f32, library.eyas_linear_bf16):
         linear.argtypes = (pointer, number, number, pointer, pointer, pointer, number, ctypes.c_int)
         linear.restype = None
+    declare(library)
     return library
 
 
@@ -77,6 +80,7 @@ class Native(Eager):
     """Own linear layers on the CPU; norms, rotary and attention are the eager ones. Activations are fp32."""
 
     name = "native"
+    copies_weights = True
 
     def __init__(self) -> None:
         library = load_library()
@@ -95,28 +99,21 @@ class Native(Eager):
         assert isinstance(name, bytes)
         return name.decode()
 
+    def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
+        return weight_dtype if weight_dtype == torch.bfloat16 else torch.float32
+
     def activation_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
         return torch.float32
 
     def pack(self, weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
-        if weight_OI.device.type != "cpu":
-            raise EyasError(
-                "flags.contradiction", f"backend native with device {weight_OI.device}", "use --backend eager"
-            )
-        if weight_OI.dtype not in (torch.float32, torch.bfloat16):
-            weight_OI = weight_OI.float()
+        packed = self._pack_matrix(weight_OI, bias_O)
         N, K = weight_OI.shape
-        weight = weight_OI.contiguous()
-        packed = self._arena.zeros(self._library.eyas_packed_size(N, K), weight.dtype)
-        wide = weight.dtype == torch.float32
-        pack = self._library.eyas_pack_32 if wide else self._library.eyas_pack_16
-        pack(weight.data_ptr(), N, K, packed.data_ptr())
+        wide = packed.weight.dtype == torch.float32
         linear = self._library.eyas_linear_f32 if wide else self._library.eyas_linear_bf16
-        bias = None if bias_O is None else bias_O.float().contiguous()
-        packed_pointer, bias_pointer = packed.data_ptr(), None if bias is None else bias.data_ptr()
+        weight, bias = packed.weight.data_ptr(), None if packed.bias is None else packed.bias.data_ptr()
         pool = torch.get_num_threads
 
-        def run(x: Tensor, keep: tuple[Tensor, Tensor | None] = (packed, bias)) -> Tensor:
+        def run(x: Tensor, keep: PackedMatrix = packed) -> Tensor:
             """``keep`` holds the memory that the pointers name."""
             assert x.dtype == torch.float32, x.dtype
             assert x.shape[-1] == K, (x.shape, K)
@@ -124,7 +121,27 @@ class Native(Eager):
             y = x.new_empty(*x.shape[:-1], N)
             M = y.numel() // N if N else 0
             threads = pool() if M * N * K >= PARALLEL_FROM else 1
-            linear(x.data_ptr(), M, K, packed_pointer, bias_pointer, y.data_ptr(), N, threads)
+            linear(x.data_ptr(), M, K, weight, bias, y.data_ptr(), N, threads)
             return y
 
         return run
+
+    def fuse(self, shape: LayerShape, linears: Sequence[Linear], norms: Sequence[Tensor | None]) -> NativeLayer | None:
+        packed = []
+        for linear in linears:
+            packed.append(self._pack_matrix(linear.weight.detach(), linear.bias))
+            linear.drop()
+        wide = [None if norm is None else norm.detach().float().contiguous() for norm in norms]
+        return NativeLayer(self._library, shape, packed, wide)
+
+    def _pack_matrix(self, weight_OI: Tensor, bias_O: Tensor | None) -> PackedMatrix:
+        if weight_OI.device.type != "cpu":
+            raise EyasError(
+                "flags.contradiction", f"backend native with device {weight_OI.device}", "use --backend eager"
+            )
+        N, K = weight_OI.shape
+        weight = weight_OI.to(self.packed_dtype(weight_OI.dtype)).contiguous()
+        packed = self._arena.zeros(self._library.eyas_packed_size(N, K), weight.dtype)
+        pack = self._library.eyas_pack_32 if weight.dtype == torch.float32 else self._library.eyas_pack_16
+        pack(weight.data_ptr(), N, K, packed.data_ptr())
+        return PackedMatrix(packed, None if bias_O is None else bias_O.detach().float().contiguous())

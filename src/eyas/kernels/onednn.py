@@ -24,11 +24,15 @@ class OneDNN(Eager):
     """
 
     name = "onednn"
+    copies_weights = True
 
     def __init__(self) -> None:
         if not torch.backends.mkldnn.is_available():
             raise EyasError("flags.range", "this build of torch has no oneDNN", "use --backend eager")
         self._native_bf16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+    def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
+        return self.activation_dtype(weight_dtype)
 
     def activation_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
         return torch.bfloat16 if weight_dtype == torch.bfloat16 and self._native_bf16 else torch.float32

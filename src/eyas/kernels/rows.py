@@ -96,6 +96,8 @@ class Rows:
     """[R] where each row's keys and values are written; disjoint from every table."""
     tables: Sequence[Tensor]
     """Per request the slots of its committed rows in logical order, [length]."""
+    prepared: dict[str, object] = field(default_factory=dict)
+    """What a backend makes of the batch once, for all layers."""
 
     @classmethod
     def build(cls, parts: Sequence[Part]) -> Rows:

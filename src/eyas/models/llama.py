@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eyas.kernels import Backend, KVCache, Linear, Rows
+from eyas.kernels import Backend, FusedLayer, KVCache, LayerShape, Linear, Rows
 from eyas.models.config import ModelConfig
 from eyas.models.rope import RotaryTable, rope_frequencies
 from eyas.models.strict import check_tensors
@@ -35,8 +35,25 @@ class LlamaLayer(nn.Module):
         self.mlp_norm = nn.Parameter(torch.empty(config.hidden_size))
         self.q_norm = nn.Parameter(torch.empty(D)) if config.qk_norm else None
         self.k_norm = nn.Parameter(torch.empty(D)) if config.qk_norm else None
+        self.inner = config.intermediate_size
+        self.fused: FusedLayer | None = None
+
+    def pack(self) -> None:
+        """Give the weights to the backend: as a whole layer where it has one, else matrix by matrix."""
+        H = len(self.input_norm)
+        shape = LayerShape(H, H, self.heads, self.kv, self.D, self.inner, self.window, self.eps)
+        self.fused = self.backend.fuse(shape, self.linears, (self.input_norm, self.mlp_norm, self.q_norm, self.k_norm))
+        if self.fused is None:
+            for linear in self.linears:
+                linear.pack(self.backend)
+
+    @property
+    def linears(self) -> tuple[Linear, Linear, Linear, Linear]:
+        return self.qkv, self.o, self.gate_up, self.down
 
     def forward(self, x_RH: Tensor, cos: Tensor, sin: Tensor, rows: Rows, cache: KVCache) -> Tensor:
+        if self.fused is not None:
+            return self.fused(x_RH, None, (cos, sin), rows, cache, self.index)
         norm = self.backend.rms_norm
         x_RH = x_RH + self.o(self._attend(norm(x_RH, self.input_norm, self.eps), cos, sin, rows, cache))
         gate, up = self.gate_up(norm(x_RH, self.mlp_norm, self.eps)).chunk(2, -1)
@@ -100,7 +117,7 @@ class LlamaTarget(Target):
         self._head.weight = nn.Parameter(self._head_weight, requires_grad=False)
         self._head.pack(self.backend)
         self._norm = get("model.norm.weight").to(self.dtype)
-        width = self.backend.activation_dtype(dtype).itemsize
+        width = self.backend.packed_dtype(dtype).itemsize
         self._weight_bytes = self._head_weight.numel() * width
         with torch.device("meta"):
             self.layers = [LlamaLayer(self.config, i, self.backend) for i in range(self.num_layers)]
@@ -111,12 +128,8 @@ class LlamaTarget(Target):
                 owner = layer.get_submodule(module) if module else layer
                 value = value if module else value.to(self.dtype)  # norms work on activations
                 setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
-            for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
-                self._weight_bytes += linear.weight.numel() * width
-                linear.pack(self.backend)
-                if self.backend.name != "eager":
-                    # The backend has its own copy of the weights.
-                    linear.weight = nn.Parameter(torch.empty(0), requires_grad=False)
+            self._weight_bytes += sum(linear.weight.numel() for linear in layer.linears) * width
+            layer.pack()
 
     @torch.no_grad()
     def forward(self, rows: Rows, cache: KVCache, out: Outputs) -> None:

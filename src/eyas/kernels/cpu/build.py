@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 NAME = "libeyas_cpu.so"
-SOURCES: dict[str, tuple[str, ...]] = {"api": ("-fopenmp",), "linear_base": ()}
+SOURCES: dict[str, tuple[str, ...]] = {"api": (), "layer_api": (), "linear_base": ()}
 X86_SOURCES = {"linear_avx2": ("-mavx2", "-mfma"), "linear_avx512": ("-mavx512f", "-mfma")}
 # Multiply-adds are fused wherever the processor can, so that all tiles round alike.
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden")
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-fvisibility=hidden")
 TEXT_FLAGS = ("-fvisibility=default",)
 
 
@@ -35,7 +35,7 @@ def compile_library(folder: Path, compiler: str | None = None) -> Path | None:
         objects = []
         for name, extra in sources.items():
             made = Path(scratch) / f"{name}.o"
-            flags = (*FLAGS, *TEXT_FLAGS) if name == "api" else FLAGS
+            flags = (*FLAGS, *TEXT_FLAGS) if name.endswith("api") else FLAGS
             subprocess.run([compiler, *flags, *extra, "-c", str(here / f"{name}.cpp"), "-o", str(made)], check=True)
             objects.append(str(made))
         # Not linked with an OpenMP library: torch's own is there when this is loaded, and its threads are used.

@@ -1,7 +1,7 @@
 // Small-row linear layers: y[M, N] = x[M, K] · wᵀ + bias, w packed in panels of 16 outputs.
 //
 // A panel holds its 16 outputs side by side for each input k, so that the weights stream from memory once for all M
-// rows. Every output is one chain of multiply-adds over k = 0 … K−1: a row's bits do not depend on M, on its
+// rows. Every output is the sum, in order, of chains of multiply-adds over the inputs in order: a row's bits do not depend on M, on its
 // neighbours or on the number of threads.
 //
 // This file is compiled once per instruction set; W is the vector width in floats, MR the rows of one tile.
@@ -13,6 +13,7 @@ constexpr int PANEL = 16;
 constexpr int W = EYAS_WIDTH;
 constexpr int P = PANEL / W;
 constexpr int MR = EYAS_ROWS;
+constexpr int64_t CHAIN = 96;  // inputs summed before they join the total: shorter chains round less
 typedef float vf __attribute__((vector_size(4 * W), aligned(4)));
 typedef uint16_t vh __attribute__((vector_size(2 * W), aligned(2)));
 typedef uint32_t vu __attribute__((vector_size(4 * W), aligned(4)));
@@ -26,19 +27,25 @@ static inline vf load(const uint16_t *p) {  // bf16: the upper half of a float
 
 template <int M, class T>
 static inline void tile(const float *x, int64_t K, const T *panel, const float *bias, float *y, int64_t N, int valid) {
-    vf sum[M][P] = {};
-    for (int64_t k = 0; k < K; ++k) {
-        vf w[P];
+    vf total[M][P] = {};
+    for (int64_t begin = 0; begin < K; begin += CHAIN) {
+        const int64_t end = begin + CHAIN < K ? begin + CHAIN : K;
+        vf sum[M][P] = {};
+        for (int64_t k = begin; k < end; ++k) {
+            vf w[P];
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) w[p] = load(panel + k * PANEL + p * W);
+            for (int p = 0; p < P; ++p) w[p] = load(panel + k * PANEL + p * W);
 #pragma GCC unroll 16
-        for (int m = 0; m < M; ++m)
+            for (int m = 0; m < M; ++m)
 #pragma GCC unroll 4
-            for (int p = 0; p < P; ++p) sum[m][p] += x[m * K + k] * w[p];
+                for (int p = 0; p < P; ++p) sum[m][p] += x[m * K + k] * w[p];
+        }
+        for (int m = 0; m < M; ++m)
+            for (int p = 0; p < P; ++p) total[m][p] += sum[m][p];
     }
     for (int m = 0; m < M; ++m) {
         float out[PANEL];
-        for (int p = 0; p < P; ++p) *reinterpret_cast<vf *>(out + p * W) = sum[m][p];
+        for (int p = 0; p < P; ++p) *reinterpret_cast<vf *>(out + p * W) = total[m][p];
         for (int n = 0; n < valid; ++n) y[m * N + n] = bias ? out[n] + bias[n] : out[n];
     }
 }

@@ -1,4 +1,4 @@
 #define EYAS_ISA avx2
 #define EYAS_WIDTH 8
 #define EYAS_ROWS 6
-#include "linear.h"
+#include "layer.h"

@@ -1,4 +1,4 @@
 #define EYAS_ISA avx512
 #define EYAS_WIDTH 16
 #define EYAS_ROWS 12
-#include "linear.h"
+#include "layer.h"

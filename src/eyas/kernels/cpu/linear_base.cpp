@@ -2,4 +2,4 @@
 #define EYAS_ISA base
 #define EYAS_WIDTH 4
 #define EYAS_ROWS 2
-#include "linear.h"
+#include "layer.h"

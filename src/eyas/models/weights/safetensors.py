@@ -214,7 +214,7 @@ def _raw_bytes(info: TensorInfo) -> memoryview:
     size = info.end - info.begin
     if not size:
         return memoryview(b"")
-    return memoryview(np.memmap(info.file, dtype=np.uint8, mode="r", offset=info.begin, shape=(size,)))
+    return np.memmap(info.file, dtype=np.uint8, mode="r", offset=info.begin, shape=(size,)).data
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

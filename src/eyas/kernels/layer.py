@@ -1,0 +1,154 @@
+"""A whole decoder layer as one native call, over the rows of several requests (kernels/cpu/layer.h).
+
+The readable definitions in models/llama.py and draft/model.py are the truth; this computes the same, with every row's
+bits independent of the batch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import Structure, c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.kernels.backend import LayerShape
+from eyas.kernels.rows import KVCache, Rows
+
+
+class _Matrix(Structure):
+    _fields_ = (("packed", c_void_p), ("bias", c_void_p))
+
+
+MATRICES = ("qkv", "o", "gate_up", "down")
+NORMS = ("input_norm", "mlp_norm", "q_norm", "k_norm")
+SIZES = ("hidden", "input_width", "heads", "kv_heads", "head_dim", "inner", "rotated", "window")
+ROW_POINTERS = ("request", "positions", "slots", "tables", "table_start", "path", "path_start", "cos", "sin", "cache")
+
+
+class _LayerArgs(Structure):
+    _fields_ = (
+        *((name, _Matrix) for name in MATRICES),
+        *((name, c_void_p) for name in NORMS),
+        *((name, c_int64) for name in SIZES),
+        ("eps", c_float),
+        ("scale", c_float),
+        ("bf16", c_int64),
+    )
+
+
+class _BatchArgs(Structure):
+    _fields_ = (("rows", c_int64), *((name, c_void_p) for name in ROW_POINTERS))
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """A packed weight [N, K] and its bias, kept alive for the pointers that name them."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def pointers(self) -> _Matrix:
+        """As the native side sees it."""
+        return _Matrix(self.weight.data_ptr(), None if self.bias is None else self.bias.data_ptr())
+
+
+class NativeLayer:
+    """One layer's weights, ready for native calls."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        shape: LayerShape,
+        matrices: Sequence[PackedMatrix],
+        norms: Sequence[Tensor | None],
+    ) -> None:
+        """``matrices``: qkv, o, gate_up, down, all fp32 or all bf16. ``norms``: of the input (None: the caller gives
+        what attention reads), of the MLP, and of q and k per head or None."""
+        kinds = {matrix.weight.dtype for matrix in matrices}
+        assert len(kinds) == 1, kinds
+        self._library, self._keep = library, (tuple(matrices), tuple(norms))
+        self._takes_input = norms[0] is None
+        self._args = _LayerArgs(
+            *(matrix.pointers() for matrix in matrices),
+            *(None if norm is None else norm.data_ptr() for norm in norms),
+            shape.hidden,
+            shape.input_width,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            shape.inner,
+            shape.head_dim,
+            shape.window or 0,
+            shape.eps,
+            shape.head_dim**-0.5,
+            kinds == {torch.bfloat16},
+        )
+        self._shape = shape
+
+    def __call__(
+        self, x_RH: Tensor, input_RW: Tensor | None, turn: tuple[Tensor, Tensor], rows: Rows, cache: KVCache, layer: int
+    ) -> Tensor:
+        shape = self._shape
+        assert self._takes_input == (input_RW is not None)
+        out = x_RH.contiguous().clone()
+        assert out.dtype == torch.float32, out.dtype
+        assert out.shape == (len(rows), shape.hidden), out.shape
+        if input_RW is not None:
+            input_RW = input_RW.contiguous()
+            assert input_RW.shape == (len(rows), shape.input_width), input_RW.shape
+        batch = batch_args(self._library, rows, turn, cache, layer)
+        self._library.eyas_layer(
+            ctypes.byref(self._args),
+            ctypes.byref(batch.args),
+            out.data_ptr(),
+            None if input_RW is None else input_RW.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return out
+
+
+@dataclass
+class _Batch:
+    """A batch as the native side sees it, and the tensors that its pointers name."""
+
+    args: _BatchArgs
+    keep: tuple[Tensor, ...]
+
+
+def batch_args(library: ctypes.CDLL, rows: Rows, turn: tuple[Tensor, Tensor], cache: KVCache, layer: int) -> _Batch:
+    """The batch for one layer; what all layers of a forward share is made once and kept with the rows."""
+    batch = rows.prepared.get("native")
+    if not isinstance(batch, _Batch):
+        batch = _prepare(library, rows)
+        rows.prepared["native"] = batch
+    cos, sin = turn
+    assert cos.dtype == sin.dtype == torch.float32
+    assert cos.is_contiguous()
+    assert sin.is_contiguous()
+    store = cache.layers[layer]
+    assert store.dtype == torch.float32
+    batch.args.cos, batch.args.sin, batch.args.cache = cos.data_ptr(), sin.data_ptr(), store.data_ptr()
+    return batch
+
+
+def _prepare(library: ctypes.CDLL, rows: Rows) -> _Batch:
+    R = len(rows)
+    lengths = torch.tensor([0, *(len(table) for table in rows.tables)])
+    starts, tables = lengths.cumsum(0), torch.cat([*rows.tables, lengths[:0]])
+    path_start = torch.empty(R + 1, dtype=torch.int64)
+    library.eyas_paths(rows.parent.data_ptr(), R, path_start.data_ptr(), None)
+    path = torch.empty(int(path_start[-1]), dtype=torch.int64)
+    library.eyas_paths(rows.parent.data_ptr(), R, path_start.data_ptr(), path.data_ptr())
+    parts = (rows.request, rows.positions, rows.slots, tables, starts, path, path_start)
+    keep = tuple(tensor.contiguous() for tensor in parts)
+    return _Batch(_BatchArgs(R, *(tensor.data_ptr() for tensor in keep)), keep)
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Tell ctypes what the library's functions take."""
+    library.eyas_paths.argtypes, library.eyas_paths.restype = (c_void_p, c_int64, c_void_p, c_void_p), None
+    library.eyas_layer.argtypes = (c_void_p, c_void_p, c_void_p, c_void_p, c_int)
+    library.eyas_layer.restype = None
