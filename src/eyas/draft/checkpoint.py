@@ -126,19 +126,28 @@ def load_draft(
     dtype: torch.dtype | None = None,
     known: ContractFacts | None = None,
 ) -> DraftModel:
-    """The draft in ``folder``, packed to serve ``target``; ``dtype`` by default that of the target's weights.
+    """The draft in ``folder``, packed to serve ``target``.
+
+    ``dtype`` of the matrices is by default that of the target's weights, or bf16 where they are stored so and the
+    backend computes in the target's precision all the same: the numbers are equal and half the bytes are read.
 
     A contract.json in the folder is enforced against the target's shape and the draft itself, and against what is
     ``known`` besides (hashes of weights, tokenizer, template): ``contract.mismatch``. Else as :func:`read_draft`.
     """
     if backend == "auto" and target.device.type != "cpu":
         backend = "eager"
-    model = read_draft(folder, target, backend, dtype or target.embedding().dtype)
+    model = read_draft(folder, target, backend, dtype or _serving_dtype(folder, target, backend))
     if (folder / CONTRACT).is_file():
         enforce(Contract.read(folder / CONTRACT), draft_facts(model, target, known))
     else:
         model.notes += (f"no {CONTRACT}: which target the draft was trained for is not known",)
     return model.pack()
+
+
+def _serving_dtype(folder: Path, target: Target, backend: str) -> torch.dtype:
+    stored = {info.dtype for info in open_checkpoint(folder).infos.values() if len(info.shape) > 1}
+    same_numbers = get_backend(backend).activation_dtype(torch.bfloat16) == target.dtype
+    return torch.bfloat16 if stored == {"BF16"} and same_numbers else target.embedding().dtype
 
 
 def target_shape(target: Target) -> TargetShape:
