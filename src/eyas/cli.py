@@ -41,7 +41,7 @@ DraftOption = Annotated[
     str, typer.Option("--draft", help="A draft folder; auto: the one that the built-in model brings; none.")
 ]
 Dtype = Annotated[str, typer.Option("--dtype", help="Weights of the target: fp32 or bf16.")]
-BackendOption = Annotated[str, typer.Option("--backend", help="Kernels: auto, eager or onednn.")]
+BackendOption = Annotated[str, typer.Option("--backend", help="Kernels: auto, native, onednn or eager.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; torch's own choice if not given.")]
 Steps = Annotated[int | None, typer.Option("--speculative-num-steps", help="Draft steps in a round, K.")]
 Topk = Annotated[int | None, typer.Option("--speculative-eagle-topk", help="Tokens kept per step; 1 is a chain.")]
