@@ -183,7 +183,9 @@ def test_demo_answers_twice_and_finds_the_texts_identical(run: Run, monkeypatch:
     result = json.loads(out)
     assert result["identical"] is True
     assert set(result["sets"]) == {"a", "b", "all"}
-    assert result["sets"]["all"]["speculative"]["ceiling"] == 4
+    assert result["sets"]["all"]["speculative"]["ceiling"] == 3
+    _, out, _ = run(*words, "--json", "--speculative-num-steps", "4")
+    assert json.loads(out)["sets"]["all"]["speculative"]["ceiling"] == 5
 
 
 def test_demo_names_an_answer_that_is_not_the_targets_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from eyas.speculate.propose import NgramProposer, Proposer
 from eyas.speculate.walk import walk_text
 from rigs import Oracle, chain, plain_answers, random_draft, random_prompt, random_target, tree
 
-LENGTH = 28
+LENGTH = 20
 VOCAB = 16  # small, so that a draft that has learnt nothing is right now and then
 BATCH = 8
 
@@ -92,7 +92,7 @@ def test_every_k(rig: Rig, K: int) -> None:
     assert len(seen) > min(K, 9)
 
 
-@pytest.mark.parametrize("K", [1, 4, 9])
+@pytest.mark.parametrize("K", [1, 6])
 def test_every_k_with_a_draft(rig: Rig, K: int) -> None:
     assert accepted(rig.run(rig.draft, [chain(K)] * BATCH)) >= {0, 1}
 
@@ -111,20 +111,25 @@ def test_the_eager_backend(eager: Rig) -> None:
     eager.run(eager.draft, MIXED)
 
 
-@pytest.mark.parametrize("settings", [chain(3), tree(3, 4, 8)], ids=["chain", "tree"])
-def test_the_batch_changes_neither_text_nor_accepted_counts(rig: Rig, settings: SpeculativeSettings) -> None:
+@pytest.mark.parametrize(
+    ("settings", "sizes"), [(chain(3), range(2, BATCH + 1)), (tree(3, 4, 8), [4])], ids=["chain", "tree"]
+)
+def test_the_batch_changes_neither_text_nor_accepted_counts(
+    rig: Rig, settings: SpeculativeSettings, sizes: Sequence[int]
+) -> None:
     """Fault 16: unequal lengths in one batch, and the same requests alone."""
     alone = [rig.run(rig.draft, [settings] * BATCH, [i])[0].rounds for i in range(BATCH)]
-    for size in range(2, BATCH + 1):
+    for size in sizes:
         which = list(range(BATCH))[-size:]
         assert counts(rig.run(rig.draft, [settings] * BATCH, which)) == [alone[i] for i in which]
     assert counts(rig.run(rig.draft, [settings] * BATCH, max_running=4)) == alone
 
 
-@pytest.mark.parametrize("budget", [1, 3, 7, 30])
+@pytest.mark.parametrize("budget", [1, 7, 30])
 def test_chunked_prefill(rig: Rig, budget: int) -> None:
-    whole = counts(rig.run(rig.draft, [tree(3, 4, 8)] * BATCH))
-    assert counts(rig.run(rig.draft, [tree(3, 4, 8)] * BATCH, prefill_tokens=budget)) == whole
+    which = [2, 4, 5, 6]
+    whole = counts(rig.run(rig.draft, [chain(2)] * BATCH, which))
+    assert counts(rig.run(rig.draft, [chain(2)] * BATCH, which, prefill_tokens=budget)) == whole
 
 
 def test_requests_with_and_without_speculation_share_a_batch(rig: Rig) -> None:
@@ -135,32 +140,28 @@ def test_requests_with_and_without_speculation_share_a_batch(rig: Rig) -> None:
 
 
 def test_a_small_cache_that_makes_requests_wait(rig: Rig) -> None:
-    rig.run(rig.draft, MIXED, num_slots=150)
+    rig.run(rig.draft, MIXED, range(5), num_slots=80)
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
-def test_cache_hits_change_neither_text_nor_accepted_counts(rig: Rig, prefix_cache: bool) -> None:
+def test_cache_hits_change_neither_text_nor_accepted_counts(rig: Rig) -> None:
     """The conversation goes on: the second turn's prompt is the first turn and its answer."""
-    first = rig.run(rig.draft, [tree(3, 4, 8)] * BATCH)
+    warm = Engine(rig.target, rig.draft)
+    first = [warm.submit(p, s, tree(3, 4, 8)) for p, s in zip(PROMPTS, SAMPLINGS, strict=True)]
+    warm.run()
     turns = [(*r.prompt, *r.answer, *random_prompt(i, 4, VOCAB)) for i, r in enumerate(first)]
     turns += [(*r.prompt, *r.answer[:9], 0, 1) for r in first[:3]]
     samplings = [*SAMPLINGS, *SAMPLINGS[:3]]
     truth = plain_answers(rig.target, turns, samplings)
-    cold = Engine(rig.target, rig.draft, prefix_cache=False)
-    engine = Engine(rig.target, rig.draft, prefix_cache=prefix_cache)
-    for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True):
-        engine.submit(prompt, sampling, tree(3, 4, 8))
-    engine.run()
     both = []
-    for each in (engine, cold):
-        requests = [each.submit(p, s, tree(3, 4, 8)) for p, s in zip(turns, samplings, strict=True)]
-        each.run()
+    for engine in (warm, Engine(rig.target, rig.draft, prefix_cache=False)):
+        requests = [engine.submit(p, s, tree(3, 4, 8)) for p, s in zip(turns, samplings, strict=True)]
+        engine.run()
         for request, answer in zip(requests, truth, strict=True):
             rig.assert_same(request, answer)
         both.append(requests)
     assert counts(both[0]) == counts(both[1])
-    hits = sum(len(request.shared) for request in both[0])
-    assert hits > 250 if prefix_cache else hits == 0
+    assert sum(len(request.shared) for request in both[0]) > 250
+    assert not any(request.shared for request in both[1])
 
 
 def test_ngram_proposals(rig: Rig) -> None:
@@ -187,12 +188,13 @@ def test_probabilistic_drafts_at_temperature_0_are_lossless_too(rig: Rig) -> Non
     assert max(accepted(requests)) >= 1
 
 
-@pytest.mark.parametrize("settings", [chain(1), chain(3), chain(8), *TREES[:3]], ids=str)
+@pytest.mark.parametrize("settings", [chain(1), chain(5), tree(3, 4, 8)], ids=str)
 def test_the_walk_foretells_the_accepted_counts(rig: Rig, settings: SpeculativeSettings) -> None:
-    for proposer in (rig.draft, rig.oracle(), NgramProposer(3, 1)):
-        if settings.is_tree and isinstance(proposer, NgramProposer):
-            continue
-        for request in rig.run(proposer, [settings] * BATCH):
+    proposers: list[Proposer | DraftModel] = [rig.draft, rig.oracle()]
+    if not settings.is_tree:
+        proposers.append(NgramProposer(3, 1))
+    for proposer in proposers:
+        for request in rig.run(proposer, [settings] * BATCH, [1, 3, 4, 7]):
             assert walk_text(rig.target, proposer, request.prompt, request.answer, settings) == request.rounds
 
 

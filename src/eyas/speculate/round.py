@@ -20,9 +20,11 @@ from eyas.kernels import KVCache, Part, Rows
 from eyas.models.target import Outputs, Target
 from eyas.speculate.accept import Uniforms, speculative_sample, walk
 from eyas.speculate.propose import Proposal, Proposer, chain_part
-from eyas.speculate.sampling import process, target_tokens
+from eyas.speculate.sampling import History, SamplingParams, edits_logits, process, target_tokens
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Tree
+
+NO_HISTORY = History((), ())
 
 
 @dataclass(frozen=True)
@@ -84,25 +86,30 @@ def accept(
     logits_RV: Tensor, states: Sequence[DecodeState], proposals: Sequence[Proposal], starts: Sequence[int]
 ) -> list[tuple[list[int], int]]:
     """Per request (accepted nodes, the target's own token after them), from the logits of all verified rows."""
-    params, positions, histories = [], [], []
+    params: list[SamplingParams] = []
+    positions, histories, one_hot = [], [], []
     for state, proposal in zip(states, proposals, strict=True):
+        edited = edits_logits(state.params)
         for node, depth in enumerate(proposal.tree.depths):
+            if proposal.q is None:
+                one_hot.append(len(params))
             params.append(state.params)
             positions.append(len(state.tokens) + depth)
             path = [proposal.tree.tokens[i] for i in proposal.tree.path(node)]
-            histories.append(state.history(path))
-    tokens = target_tokens(logits_RV, params, positions, histories).tolist()
+            histories.append(state.history(path) if edited else NO_HISTORY)
+    known = logits_RV if len(one_hot) == len(params) else logits_RV[one_hot]
+    wanted = [params[r] for r in one_hot], [positions[r] for r in one_hot], [histories[r] for r in one_hot]
+    tokens = dict(zip(one_hot, target_tokens(known, *wanted).tolist(), strict=True)) if one_hot else {}
     choices = []
     for state, proposal, start in zip(states, proposals, starts, strict=True):
-        end = start + len(proposal.tree)
+        nodes = range(start, start + len(proposal.tree))
         if proposal.q is None:
-            choices.append(walk(proposal.tree, tokens[start:end]))
+            choices.append(walk(proposal.tree, [tokens[r] for r in nodes]))
             continue
-        here = zip(logits_RV[start:end], histories[start:end], positions[start:end], strict=True)
-        p = torch.stack([process(row, state.params, past, at) for row, past, at in here]).exp()
+        log_p = [process(logits_RV[r], params[r], histories[r], positions[r]) for r in nodes]
         drafted = proposal.tree.tokens[1:]
         uniforms = Uniforms.keyed(state.params.seed, len(state.tokens), len(drafted))
-        a, last = speculative_sample(p, proposal.q, drafted, uniforms)
+        a, last = speculative_sample(torch.stack(log_p).exp(), proposal.q, drafted, uniforms)
         choices.append((list(range(1, a + 1)), last))
     return choices
 

@@ -43,8 +43,8 @@ def test_the_cost_to_win_is_zero_for_the_winner_alone(sampling: SamplingSettings
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_whatever_a_small_move_of_logits_brings_about_costs_no_more_than_that_move(sampling: SamplingSettings) -> None:
     generator = torch.Generator().manual_seed(1)
-    move, flips = 0.05, 0
-    for position in range(250):
+    move, flips = 0.15, 0
+    for position in range(300):
         logits = torch.randn(30, generator=generator)
         noise = torch.empty(30).uniform_(-move / 2, move / 2, generator=generator)
         after = chosen(logits + noise, sampling, position)
