@@ -13,7 +13,6 @@ import platform
 import statistics
 import subprocess
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +31,7 @@ from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.demo.demo import demo_prompts
 from eyas.draft.model import DraftModel
 from eyas.generate import Figures, Session, builtin_draft_folder, figures_of, open_session
-from eyas.generate.decode import decode
+from eyas.generate.decode import Decoded, decode
 from eyas.kernels import Rows
 from eyas.kernels.bandwidth import read_bandwidth
 from eyas.kernels.rows import Part
@@ -41,6 +40,7 @@ from eyas.pull import Prompt, resolve_model
 
 MODEL = "builtin:smollm2-135m"
 ROWS = (1, 2, 4, 8, 16)
+STEPS = (1, 2, 3, 4)
 CONTEXT = 256
 """Committed tokens before the rows that are verified."""
 
@@ -90,25 +90,13 @@ def draft_cost(draft: DraftModel, repeats: int) -> dict[str, float]:
 
 
 def where_time_goes(target: Target, repeats: int) -> dict[str, float]:
-    """Share of a one-row step per kind of operation, by torch's profiler; the rest is Python and dispatch."""
+    """Shares of a one-row step: its head and its layers, and beside them what reading the weights alone would take."""
     cache, rows = target.new_cache(CONTEXT + 1), chain_rows(1)
     out = target.new_outputs(1)
-
-    def step() -> None:
-        target.forward(rows, cache, out)
-        target.logits(out.hidden)
-
-    step()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        for _ in range(repeats):
-            step()
-    kinds = {"linear": ("linear", "mm", "addmm"), "attention": ("attention",), "norm": ("norm", "rsqrt", "mean")}
-    seconds: dict[str, float] = defaultdict(float)
-    for event in profile.key_averages():
-        kind = next((k for k, words in kinds.items() if any(w in event.key for w in words)), "other operations")
-        seconds[kind] += event.self_cpu_time_total
-    total = sum(seconds.values())
-    return {kind: value / total for kind, value in sorted(seconds.items(), key=lambda item: -item[1])}
+    whole = median_seconds(lambda: (target.forward(rows, cache, out), target.logits(out.hidden)), repeats)
+    head = median_seconds(lambda: target.logits(out.hidden), repeats)
+    floor = target.weight_bytes() / read_bandwidth()
+    return {"head": head / whole, "layers": 1 - head / whole, "(reading the weights alone)": floor / whole}
 
 
 def ours_and_theirs(
@@ -117,29 +105,40 @@ def ours_and_theirs(
     """tok/s of plain decoding, of EAGLE-3 and of transformers' generate on the same prompts, taking turns."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     sampling = SamplingSettings(max_new_tokens=tokens, ignore_eos=True)
-    speculation = SpeculativeSettings.resolve(3)
-    plain, speculative, theirs = [], [], []
+    plain, theirs = [], []
+    speculative: dict[int, list[Decoded]] = {steps: [] for steps in STEPS if session.draft is not None}
     for prompt in prompts:
         ids = session.encode_chat(prompt.messages[:1])
         slots = len(ids) + tokens + 64
         plain.append(decode(session.engine(None, slots), ids, sampling, None))
-        if session.draft is not None:
-            speculative.append(decode(session.engine(session.draft, slots), ids, sampling, speculation))
+        for steps, done in speculative.items():
+            settings = SpeculativeSettings.resolve(steps)
+            done.append(decode(session.engine(session.draft, slots), ids, sampling, settings))
         theirs.append(_transformers_seconds(model, ids, tokens))
-    figures: dict[str, Figures] = {"plain": _sum(plain, None)}
-    if speculative:
-        figures["speculative"] = _sum(speculative, speculation)
     reference = (tokens - 1) * len(prompts) / sum(theirs)
     ratios = [t / d.decode_seconds for t, d in zip(theirs, plain, strict=True)]
     return {
-        **{name: f.to_json() for name, f in figures.items()},
-        "identical": [a.request.answer == b.request.answer for a, b in zip(plain, speculative, strict=False)],
+        "plain": _sum(plain, None).to_json(),
+        "speculative": {
+            steps: _sum(done, SpeculativeSettings.resolve(steps)).to_json()
+            | {"over_plain_median": statistics.median(_ratios(plain, done)), "identical": _identical(plain, done)}
+            for steps, done in speculative.items()
+        },
         "transformers_tokens_per_second": reference,
         "plain_over_transformers_median": statistics.median(ratios),
     }
 
 
-def _sum(done: list[Any], speculation: SpeculativeSettings | None) -> Figures:
+def _ratios(plain: list[Decoded], other: list[Decoded]) -> list[float]:
+    """Speed of ``other`` over plain decoding, prompt by prompt."""
+    return [a.decode_seconds / b.decode_seconds for a, b in zip(plain, other, strict=True)]
+
+
+def _identical(plain: list[Decoded], other: list[Decoded]) -> bool:
+    return all(a.request.answer == b.request.answer for a, b in zip(plain, other, strict=True))
+
+
+def _sum(done: list[Decoded], speculation: SpeculativeSettings | None) -> Figures:
     return figures_of([d.request for d in done], sum(d.decode_seconds for d in done), speculation)
 
 
@@ -200,34 +199,28 @@ def show(result: dict[str, Any], console: Console) -> None:
     """The document as tables."""
     bandwidth = result["bandwidth_bytes_per_second"]
     console.print(" · ".join(f"{k} {v}" for k, v in result["machine"].items()))
-    speed = Table(
-        "dtype",
-        "transformers",
-        "plain",
-        "ratio",
-        "EAGLE-3 K=3",
-        "accept length",
-        "GB/s of roofline",
-        title="tok/s, batch 1",
-    )
+    speed = Table("dtype", "transformers", "plain", "ratio", "GB/s of roofline", title="plain decoding, tok/s, batch 1")
     cost = Table("dtype", *(f"{n} rows" for n in ROWS), "draft step", title="one target step, ms (times one row)")
+    gain = Table("dtype", "K", "tok/s", "times plain", "accept length", "identical", title="EAGLE-3, batch 1")
     for name, d in result["dtypes"].items():
-        s, used = d.get("speculative"), d["plain"]["tokens_per_second"] * d["weight_bytes"]
+        used = d["plain"]["tokens_per_second"] * d["weight_bytes"]
         speed.add_row(
             name,
             f"{d['transformers_tokens_per_second']:.1f}",
             f"{d['plain']['tokens_per_second']:.1f}",
             f"{d['plain_over_transformers_median']:.2f}",
-            f"{s['tokens_per_second']:.1f}" if s else "–",
-            f"{s['accept_length']:.2f} of {s['ceiling']}" if s else "–",
             f"{used / 1e9:.1f} of {bandwidth / 1e9:.1f} ({used / bandwidth:.0%})",
         )
+        for steps, s in d["speculative"].items():
+            row = (f"{s['tokens_per_second']:.1f}", f"{s['over_plain_median']:.2f}")
+            al = f"{s['accept_length']:.2f} of {s['ceiling']}"
+            gain.add_row(name, str(steps), *row, al, "yes" if s["identical"] else "no")
         one = d["verify_seconds"][1]
         draft = f"{d['draft_seconds']['step'] * 1e3:.2f}" if d["draft_seconds"] else "–"
         cost.add_row(name, *(f"{t * 1e3:.1f} ({t / one:.2f})" for t in d["verify_seconds"].values()), draft)
         shares = ", ".join(f"{kind} {share:.0%}" for kind, share in d["where_time_goes"].items())
-        console.print(f"{name}: time inside torch's operators: {shares}")
-    console.print(speed, cost)
+        console.print(f"{name}, one row: {shares}")
+    console.print(speed, cost, gain)
 
 
 def main() -> None:

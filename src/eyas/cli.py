@@ -162,9 +162,11 @@ def demo(
 ) -> None:
     """Real questions answered twice, plain and with EAGLE-3: the same text, and what it cost."""
     from eyas.artifacts import cache_root
-    from eyas.demo.demo import demo_prompts, run_demo
+    from eyas.demo.demo import DEMO_STEPS, demo_prompts, run_demo
     from eyas.generate.run import Asked
 
+    if (num_steps, eagle_topk, num_draft_tokens) == (None, None, None):
+        num_steps = DEMO_STEPS
     plan = Asked("EAGLE3", draft, num_steps, eagle_topk, num_draft_tokens, "one-hot").resolve(model)
     assert plan.speculation is not None
     session = _open(model, plan.draft, dtype, backend, threads, quiet=as_json)

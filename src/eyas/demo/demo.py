@@ -26,6 +26,9 @@ from eyas.pull import Prompt, load_prompts
 
 DEMO_SETS = ("prompts:mt-bench", "prompts:humaneval")
 
+DEMO_STEPS = 2
+"""K where nothing is asked: what pays most with the built-in draft on a CPU (benchmarks/results)."""
+
 
 @dataclass(frozen=True)
 class Pair:
