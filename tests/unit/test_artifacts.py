@@ -176,4 +176,5 @@ def test_a_place_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(EyasError, match=r"artifact\.not-writable") as caught:
         atomic_write(tmp_path / "deep" / "file", b"x")
+    assert caught.value.code == "artifact.not-writable"
     assert "deep" in caught.value.cause

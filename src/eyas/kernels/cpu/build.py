@@ -51,4 +51,4 @@ def compile_library(folder: Path, compiler: str | None = None) -> Path | None:
 
 if __name__ == "__main__":
     made = compile_library(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
-    print(made or "no C++ compiler: Eyas runs without its own kernels")
+    sys.exit(0 if made else "no C++ compiler: Eyas runs without its own kernels")
