@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from eyas.artifacts import cache_root
 from eyas.config import SamplingSettings
 from eyas.engine.engine import Engine
-from eyas.engine.extract import extract_features
 from eyas.generate import Session, open_session
+from eyas.models.reading import read_text
 from eyas.pull import resolve_model
 
 OPENING_WORDS = (
@@ -153,7 +153,7 @@ def write_shard(session: Session, chats: list[Chat], taps: tuple[int, ...], path
     """Tokens, taps and last states of some chats."""
     tokens, features, hidden = [], [], []
     for chat in chats:
-        out = extract_features(session.target, chat.tokens, taps)
+        out = read_text(session.target, chat.tokens, taps)
         tokens += chat.tokens
         features.append(out.taps.bfloat16())
         hidden.append(out.hidden.bfloat16())

@@ -16,12 +16,12 @@ from torch import Tensor
 from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel
 from eyas.engine.engine import Engine
-from eyas.kernels import Rows
+from eyas.kernels import Part, Rows
 from eyas.models.registry import load_target
 from eyas.models.target import Target
 from eyas.speculate import noise
 from eyas.speculate.accept import Uniforms, speculative_sample
-from eyas.speculate.propose import Proposal, Proposer, chain_part
+from eyas.speculate.propose import Proposal, Proposer
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Tree
 from rigs import Oracle, chain, random_draft, random_prompt, random_target
@@ -54,7 +54,7 @@ def target() -> Target:
 
 def logits_after(target: Target, text: Sequence[int]) -> Tensor:
     cache, out = target.new_cache(len(text)), target.new_outputs(len(text))
-    target.forward(Rows.build([chain_part(text, 0, range(len(text)), torch.arange(0))]), cache, out)
+    target.forward(Rows.build([Part.chain(text, 0, range(len(text)), torch.arange(0))]), cache, out)
     return target.logits(out.hidden[-1:])[0]
 
 

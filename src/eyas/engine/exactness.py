@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from eyas.config import SamplingSettings
-from eyas.kernels import Rows
+from eyas.kernels import Part, Rows
 from eyas.models.target import Target
 from eyas.speculate import noise
-from eyas.speculate.propose import chain_part
 from eyas.speculate.sampling import History, penalise
 
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 0.12}
@@ -145,7 +144,7 @@ def _next_logits(target: Target, text: Sequence[int], prompt_length: int) -> Ten
     start = 0
     for stop in stops:
         out = target.new_outputs(stop - start)
-        part = chain_part(text[start:stop], start, range(start, stop), torch.arange(start))
+        part = Part.chain(text[start:stop], start, range(start, stop), torch.arange(start))
         target.forward(Rows.build([part]), cache, out)
         start = stop
     return target.logits(out.hidden[-1:])[0]

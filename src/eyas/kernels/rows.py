@@ -76,6 +76,12 @@ class Part(NamedTuple):
     slots: Sequence[int]
     table: Tensor
 
+    @classmethod
+    def chain(cls, tokens: Sequence[int], first_position: int, slots: Sequence[int], table: Tensor) -> Part:
+        """Rows that follow one another from ``first_position`` on."""
+        n = len(tokens)
+        return cls(tokens, range(first_position, first_position + n), range(-1, n - 1), slots, table)
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -124,7 +124,7 @@ class DraftProposer:
             first, count = state.absorbed, state.cached - state.absorbed
             assert count > 0, "every round leaves at least the root's feature"
             chunk = state.tokens[first + 1 : first + count + 1]
-            parts.append(chain_part(chunk, first, state.table[first:].tolist(), state.table[:first]))
+            parts.append(Part.chain(chunk, first, state.table[first:].tolist(), state.table[:first]))
         rows = Rows.build(parts)
         features = torch.cat([feature for state in states for feature in state.pending])
         step = self.draft(rows, self.draft.combine(features.to(self.draft.norm.dtype)), self.cache)
@@ -141,7 +141,7 @@ class DraftProposer:
             for node in growth.frontier:
                 *path, slot = sketch.path_slots(node)
                 table = torch.cat([state.table, torch.tensor(path, dtype=torch.int64)])
-                parts.append(chain_part([growth.tokens[node]], len(table), [slot], table))
+                parts.append(Part.chain([growth.tokens[node]], len(table), [slot], table))
                 hidden.append(sketch.carried[growth.parents[node]])
         rows = Rows.build(parts)
         return self.draft(rows, torch.stack(hidden), self.cache)
@@ -174,12 +174,6 @@ class DraftProposer:
         full = logits_D.new_full((self.draft.config.vocab_size,), -torch.inf)
         full[self.draft.to_target_ids(torch.arange(len(logits_D), device=logits_D.device))] = logits_D
         return full
-
-
-def chain_part(tokens: Sequence[int], first_position: int, slots: Sequence[int], table: Tensor) -> Part:
-    """Rows that follow one another from ``first_position`` on."""
-    n = len(tokens)
-    return Part(tokens, range(first_position, first_position + n), range(-1, n - 1), slots, table)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from eyas.config import SpeculativeSettings
 from eyas.kernels import KVCache, Part, Rows
 from eyas.models.target import Outputs, Target
 from eyas.speculate.accept import Uniforms, speculative_sample, walk
-from eyas.speculate.propose import Proposal, Proposer, chain_part
+from eyas.speculate.propose import Proposal, Proposer
 from eyas.speculate.sampling import History, SamplingParams, edits_logits, process, target_tokens
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Tree
@@ -127,7 +127,7 @@ def prefill(
     """
     rows = Rows.build(
         [
-            chain_part(state.tokens[state.cached :][:count], state.cached, state.spare[:count], state.table)
+            Part.chain(state.tokens[state.cached :][:count], state.cached, state.spare[:count], state.table)
             for state, count in zip(states, counts, strict=True)
         ]
     )

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel
-from eyas.kernels import Rows
 from eyas.metrics import Round
+from eyas.models.reading import read_text
 from eyas.models.target import Target
 from eyas.speculate.accept import walk
-from eyas.speculate.propose import DraftProposer, Proposer, chain_part, fitting, scratch_slots
+from eyas.speculate.propose import DraftProposer, Proposer, fitting, scratch_slots
 from eyas.speculate.round import Outcome
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Tree
 
-CHUNK = 512
-"""Rows per forward while the target reads the text."""
 BEYOND = -1
 """Stands for the token after the text's end, which is not known; no proposal equals it."""
 
@@ -48,7 +45,7 @@ def walk_text(
     num_slots = len(text) + scratch_slots(settings)
     if isinstance(proposer, DraftModel):
         proposer = DraftProposer(proposer, proposer.new_cache(num_slots))
-    features = read_features(target, text[:-1], proposer.taps)
+    features = read_text(target, text[:-1], proposer.taps).features if proposer.taps else None
     state = DecodeState(list(prompt), len(prompt), sampling or SamplingSettings(), list(range(num_slots)))
     _commit(state, answer[:1], features)
     rounds = []
@@ -79,23 +76,8 @@ def forced_tokens(tree: Tree, following: Sequence[int]) -> list[int]:
     return forced
 
 
-def read_features(target: Target, text: Sequence[int], taps: tuple[int, ...]) -> Tensor:
-    """The target's features [len(text), n · H] of a whole text, teacher-forced; nothing is run if n is 0."""
-    out = target.new_outputs(len(text), taps)
-    if not taps:
-        return out.features
-    cache = target.new_cache(len(text))
-    for start in range(0, len(text), CHUNK):
-        stop = min(start + CHUNK, len(text))
-        part = chain_part(text[start:stop], start, range(start, stop), torch.arange(start))
-        chunk = target.new_outputs(stop - start, taps)
-        target.forward(Rows.build([part]), cache, chunk)
-        out.taps[start:stop] = chunk.taps
-    return out.features
-
-
-def _commit(state: DecodeState, tokens: Sequence[int], features: Tensor) -> None:
+def _commit(state: DecodeState, tokens: Sequence[int], features: Tensor | None) -> None:
     """Add tokens, and the rows before the last of them."""
     state.tokens += tokens
     rows = slice(state.cached, len(state.tokens) - 1)
-    state.take(state.spare[: rows.stop - rows.start], features[rows])
+    state.take(state.spare[: rows.stop - rows.start], None if features is None else features[rows])

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from eyas.config import SamplingSettings, SpeculativeSettings
-from eyas.kernels import Rows
-from eyas.speculate.propose import DraftProposer, chain_part
+from eyas.kernels import Part, Rows
+from eyas.speculate.propose import DraftProposer
 from eyas.speculate.state import DecodeState
 
 from .conftest import MakeDraft
@@ -45,13 +45,13 @@ def test_unrolled_steps_are_the_steps_over_a_cache(
         unrolled = [normed[0] for _, normed in ttt.unroll(model, {"tokens": tokens[None], "features": padded[None]}, K)]
         for t in range(T):
             cache, table = model.new_cache(T + K), torch.arange(t + 1)
-            first = chain_part(tokens[1 : t + 2].tolist(), 0, table.tolist(), table[:0])
+            first = Part.chain(tokens[1 : t + 2].tolist(), 0, table.tolist(), table[:0])
             step = model(Rows.build([first]), model.combine(features[: t + 1]), cache)
             for i in range(K):
                 torch.testing.assert_close(step.normed[-1], unrolled[i][t], rtol=1e-4, atol=1e-5)
                 if i < K - 1:
                     table = torch.arange(t + 1 + i)
-                    row = chain_part([int(tokens[t + 2 + i])], t + 1 + i, [t + 1 + i], table)
+                    row = Part.chain([int(tokens[t + 2 + i])], t + 1 + i, [t + 1 + i], table)
                     step = model(Rows.build([row]), step.carried[-1:], cache)
 
 

@@ -4,8 +4,8 @@ from eyas.config import SpeculativeSettings
 from eyas.metrics import Round, completion_tokens
 from eyas.models.target import Target
 from eyas.speculate.tree import Tree
-from eyas.speculate.walk import BEYOND, forced_tokens, read_features, walk_text
-from rigs import Oracle, chain, random_draft, random_prompt, random_target
+from eyas.speculate.walk import BEYOND, forced_tokens, walk_text
+from rigs import Oracle, chain, random_draft, random_target
 
 PROMPT = (1, 2, 3)
 
@@ -51,14 +51,6 @@ def test_forced_tokens_stand_on_the_texts_own_path() -> None:
     assert forced_tokens(tree, [2, 3, 4]) == [2, BEYOND, 3, BEYOND, 4]
     assert forced_tokens(tree, [2, 3]) == [2, BEYOND, 3, BEYOND, BEYOND]
     assert forced_tokens(tree, [7, 3]) == [7, BEYOND, BEYOND, BEYOND, BEYOND]
-
-
-def test_features_do_not_depend_on_the_chunks(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = random_prompt(1, 23)
-    whole = read_features(target, text, (0, 2))
-    monkeypatch.setattr("eyas.speculate.walk.CHUNK", 5)
-    assert read_features(target, text, (0, 2)).allclose(whole, atol=1e-4)
-    assert read_features(target, text, ()).shape == (23, 0)
 
 
 def test_drawn_proposals_have_no_walk(target: Target) -> None:
