@@ -30,8 +30,8 @@ Fit = Callable[[Sequence[int], Sequence[float]], float]
 Cells = dict[tuple[int, ...], float]
 
 ALPHA = 0.01
-VOCAB, LENGTH = 5, 4
-TEXTS = 600
+VOCAB, LENGTH = 5, 3
+TEXTS = 400
 
 SAMPLINGS: dict[str, dict[str, float]] = {
     "plain": {"temperature": 1.0},
