@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
+from backends import RUNNABLE
 from eyas.models.llama import LlamaTarget
 from eyas.models.registry import load_target
 from parity import reference as pr
@@ -61,7 +62,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: pr.save_model(config, root / name) for name, config in FAMILIES.items()}
 
 
-@pytest.fixture(params=[(family, backend) for family in FAMILIES for backend in ("eager", "onednn")], ids="-".join)
+@pytest.fixture(params=[(family, backend) for family in FAMILIES for backend in RUNNABLE], ids="-".join)
 def target(request: pytest.FixtureRequest, folders: dict[str, Path]) -> LlamaTarget:
     family, backend = request.param
     loaded = load_target(folders[family], backend=backend)
@@ -143,7 +144,7 @@ def test_tree_rows_are_each_path_alone_and_commit_edits_only_the_table(target: L
     assert pr.apart(after.logits[0], whole.logits[-1]) <= TIGHT
 
 
-@pytest.mark.parametrize("backend", ["eager", "onednn"])
+@pytest.mark.parametrize("backend", RUNNABLE)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_errs_no_more_than_transformers_bf16(family: str, backend: str, folders: dict[str, Path]) -> None:
     """Against the same bf16 weights computed in fp32; the bound is transformers' own error, with room."""

@@ -61,6 +61,7 @@ class NativeLayer:
     def __init__(
         self,
         library: ctypes.CDLL,
+        isa: int,
         shape: LayerShape,
         matrices: Sequence[PackedMatrix],
         norms: Sequence[Tensor | None],
@@ -69,7 +70,7 @@ class NativeLayer:
         what attention reads), of the MLP, and of q and k per head or None."""
         kinds = {matrix.weight.dtype for matrix in matrices}
         assert len(kinds) == 1, kinds
-        self._library, self._keep = library, (tuple(matrices), tuple(norms))
+        self._library, self._isa, self._keep = library, isa, (tuple(matrices), tuple(norms))
         self._takes_input = norms[0] is None
         self._args = _LayerArgs(
             *(matrix.pointers() for matrix in matrices),
@@ -101,6 +102,7 @@ class NativeLayer:
             assert input_RW.shape == (len(rows), shape.input_width), input_RW.shape
         batch = batch_args(self._library, rows, turn, cache, layer)
         self._library.eyas_layer(
+            self._isa,
             ctypes.byref(self._args),
             ctypes.byref(batch.args),
             out.data_ptr(),
@@ -150,5 +152,5 @@ def _prepare(library: ctypes.CDLL, rows: Rows) -> _Batch:
 def declare(library: ctypes.CDLL) -> None:
     """Tell ctypes what the library's functions take."""
     library.eyas_paths.argtypes, library.eyas_paths.restype = (c_void_p, c_int64, c_void_p, c_void_p), None
-    library.eyas_layer.argtypes = (c_void_p, c_void_p, c_void_p, c_void_p, c_int)
+    library.eyas_layer.argtypes = (c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int)
     library.eyas_layer.restype = None

@@ -1,14 +1,17 @@
 """The native backend: Eyas's own small-row linear layers, in C++ (kernels/cpu/), for Linux.
 
 Decoding reads all weights once per token, and so does verifying several. These kernels come near that: they stream
-packed weights once for all rows. An output is one chain of multiply-adds in input order, so a row's bits do not depend
-on how many rows share the call, nor on threads. bf16 weights stay 16 bits in memory; sums and activations are fp32.
+packed weights once for all rows. An output is summed in input order, so a row's bits do not depend on how many rows
+share the call, nor on threads. bf16 weights stay 16 bits in memory; sums and activations are fp32.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,37 +21,73 @@ from torch import Tensor
 
 from eyas.errors import EyasError
 from eyas.kernels.backend import LayerShape, Linear
+from eyas.kernels.cpu.build import sources_digest
 from eyas.kernels.eager import Eager
 from eyas.kernels.layer import NativeLayer, PackedMatrix, declare
 
 LIBRARY = Path(__file__).parent / "cpu" / "libeyas_cpu.so"
 HUGE_PAGE = 1 << 21
+SECTION_HEADERS = ((40, 48), (58, 60), (60, 62))
+"""Where an ELF file's first 64 bytes say at which offset, of which size and how many its section headers are."""
 PARALLEL_FROM = 1 << 17
 """Multiply-adds from which a second thread pays for its waking."""
 
 
-@cache
 def load_library() -> ctypes.CDLL | None:
-    """The library, or None where it was not built or does not load."""
-    if not LIBRARY.is_file():
+    """The library, or None where it was not built, was built from other sources, or does not load."""
+    return _load(LIBRARY)
+
+
+@cache
+def _load(path: Path) -> ctypes.CDLL | None:
+    if not path.is_file() or not _is_whole(path):
         return None
     try:
         # The kernels run on the threads that torch has already; a second pool would fight for the cores.
         for openmp in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
             ctypes.CDLL(str(openmp), mode=ctypes.RTLD_GLOBAL)
-        library = ctypes.CDLL(str(LIBRARY))
+        library = ctypes.CDLL(str(path))
     except OSError:
         return None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.eyas_isa.restype = ctypes.c_char_p
+    pointer, number, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
+    if not hasattr(library, "eyas_sources"):
+        return None
+    library.eyas_sources.argtypes, library.eyas_sources.restype = (), text
+    if library.eyas_sources() != sources_digest().encode():
+        return None
+    library.eyas_isa.argtypes, library.eyas_isa.restype = (number,), text
+    library.eyas_machine_has.argtypes, library.eyas_machine_has.restype = (number,), ctypes.c_int
     library.eyas_packed_size.argtypes, library.eyas_packed_size.restype = (number, number), number
     for pack in (library.eyas_pack_32, library.eyas_pack_16):
         pack.argtypes, pack.restype = (pointer, number, number, pointer), None
     for linear in (library.eyas_linear_f32, library.eyas_linear_bf16):
-        linear.argtypes = (pointer, number, number, pointer, pointer, pointer, number, ctypes.c_int)
+        linear.argtypes = (number, pointer, number, number, pointer, pointer, pointer, number, ctypes.c_int)
         linear.restype = None
     declare(library)
     return library
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a 64-bit ELF file reaches to the end of its section headers, which stand last.
+
+    Loading one that was cut off would end the process.
+    """
+    with path.open("rb") as file:
+        head, size = file.read(64), os.fstat(file.fileno()).st_size
+    if len(head) < 64 or head[:5] != b"\x7fELF\x02":
+        return False
+    offset, entry_size, count = (int.from_bytes(head[at:end], sys.byteorder) for at, end in SECTION_HEADERS)
+    return offset + entry_size * count <= size
+
+
+def instruction_sets() -> dict[str, int]:
+    """What the library is compiled for and this machine has, fastest first, with the library's number for each."""
+    library, found, index = load_library(), {}, 0
+    while library is not None and (name := library.eyas_isa(index)) is not None:
+        if library.eyas_machine_has(index):
+            found[name.decode()] = index
+        index += 1
+    return found
 
 
 class Arena:
@@ -70,10 +109,17 @@ class Arena:
 def _huge_block(size: int) -> Tensor:
     pages = mmap.mmap(-1, size + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without huge pages; small ones hold the same
+            pages.madvise(mmap.MADV_HUGEPAGE)
     block = torch.frombuffer(pages, dtype=torch.uint8)
     start = -block.data_ptr() % HUGE_PAGE
     return block[start : start + size]
+
+
+def _plain(x: Tensor) -> Tensor:
+    """``x``, or a copy of it where it is scattered or begins between two elements."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % x.element_size() else x
 
 
 class Native(Eager):
@@ -82,22 +128,18 @@ class Native(Eager):
     name = "native"
     copies_weights = True
 
-    def __init__(self) -> None:
+    def __init__(self, instruction_set: str | None = None) -> None:
+        """``instruction_set``: base, avx2 or avx512; by default the fastest that this machine has."""
         library = load_library()
         if library is None:
             raise EyasError(
                 "flags.range",
-                f"the native library is not there ({LIBRARY.name} was not built, or does not load)",
+                f"the native library does not load ({LIBRARY.name} was not built, or from other sources than these)",
                 "install a C++ compiler and then eyas again, or use --backend onednn",
             )
-        self._library, self._arena = library, Arena()
-
-    @property
-    def instruction_set(self) -> str:
-        """The one chosen for this processor: base, avx2 or avx512."""
-        name = self._library.eyas_isa()
-        assert isinstance(name, bytes)
-        return name.decode()
+        sets = instruction_sets()
+        self.instruction_set = instruction_set or next(iter(sets))
+        self._library, self._arena, self._isa = library, Arena(), sets[self.instruction_set]
 
     def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
         return weight_dtype if weight_dtype == torch.bfloat16 else torch.float32
@@ -111,17 +153,18 @@ class Native(Eager):
         wide = packed.weight.dtype == torch.float32
         linear = self._library.eyas_linear_f32 if wide else self._library.eyas_linear_bf16
         weight, bias = packed.weight.data_ptr(), None if packed.bias is None else packed.bias.data_ptr()
-        pool = torch.get_num_threads
+        pool, isa = torch.get_num_threads, self._isa
 
         def run(x: Tensor, keep: PackedMatrix = packed) -> Tensor:
             """``keep`` holds the memory that the pointers name."""
             assert x.dtype == torch.float32, x.dtype
             assert x.shape[-1] == K, (x.shape, K)
-            x = x.contiguous()
+            assert x.device.type == "cpu", x.device
+            x = _plain(x)
             y = x.new_empty(*x.shape[:-1], N)
             M = y.numel() // N if N else 0
             threads = pool() if M * N * K >= PARALLEL_FROM else 1
-            linear(x.data_ptr(), M, K, weight, bias, y.data_ptr(), N, threads)
+            linear(isa, x.data_ptr(), M, K, weight, bias, y.data_ptr(), N, threads)
             return y
 
         return run
@@ -132,7 +175,7 @@ class Native(Eager):
             packed.append(self._pack_matrix(linear.weight.detach(), linear.bias))
             linear.drop()
         wide = [None if norm is None else norm.detach().float().contiguous() for norm in norms]
-        return NativeLayer(self._library, shape, packed, wide)
+        return NativeLayer(self._library, self._isa, shape, packed, wide)
 
     def _pack_matrix(self, weight_OI: Tensor, bias_O: Tensor | None) -> PackedMatrix:
         if weight_OI.device.type != "cpu":
@@ -140,8 +183,9 @@ class Native(Eager):
                 "flags.contradiction", f"backend native with device {weight_OI.device}", "use --backend eager"
             )
         N, K = weight_OI.shape
-        weight = weight_OI.to(self.packed_dtype(weight_OI.dtype)).contiguous()
+        assert bias_O is None or bias_O.shape == (N,), (bias_O.shape, N)
+        weight = _plain(weight_OI.to(self.packed_dtype(weight_OI.dtype)))
         packed = self._arena.zeros(self._library.eyas_packed_size(N, K), weight.dtype)
         pack = self._library.eyas_pack_32 if weight.dtype == torch.float32 else self._library.eyas_pack_16
         pack(weight.data_ptr(), N, K, packed.data_ptr())
-        return PackedMatrix(packed, None if bias_O is None else bias_O.detach().float().contiguous())
+        return PackedMatrix(packed, None if bias_O is None else _plain(bias_O.detach().float()))

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from backends import RUNNABLE as NAMES
 from eyas.errors import EyasError
 from eyas.kernels import Linear, get_backend
 
-NAMES = ("eager", "onednn")
 ROW_TOLERANCE = {"AVX2": 0.0}
 """oneDNN's packed kernel gives a row the same bits in any company on AVX2. On other CPUs it may choose its kernel
 by the number of rows; there the same is claimed within ``OTHERWISE`` of the largest value."""
@@ -101,14 +101,14 @@ def test_rotate_is_multiplication_by_a_complex_unit(name: str, size: int) -> Non
 
 
 def test_linear_learns_until_it_is_packed() -> None:
-    linear = Linear(6, 4, bias=True)
-    torch.nn.init.normal_(linear.weight)
-    assert linear.bias is not None
-    torch.nn.init.normal_(linear.bias)
-    x = torch.randn(2, 6)
-    loose = linear(x)
-    assert loose.requires_grad
     for name in NAMES:
+        linear = Linear(6, 4, bias=True)
+        torch.nn.init.normal_(linear.weight)
+        assert linear.bias is not None
+        torch.nn.init.normal_(linear.bias)
+        x = torch.randn(2, 6)
+        loose = linear(x)
+        assert loose.requires_grad
         linear.pack(get_backend(name))
         packed = linear(x)
         assert not packed.requires_grad

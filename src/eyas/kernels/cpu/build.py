@@ -1,12 +1,14 @@
-"""Compile the native library with whatever C++ compiler there is. Used by the build hook and by ``make``.
+"""Compile the native library with whatever C++ compiler there is. Used by the build hook; by hand:
 
 python src/eyas/kernels/cpu/build.py [FOLDER]
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,29 +20,39 @@ SOURCES: dict[str, tuple[str, ...]] = {"api": (), "layer_api": (), "linear_base"
 X86_SOURCES = {"linear_avx2": ("-mavx2", "-mfma"), "linear_avx512": ("-mavx512f", "-mfma")}
 # Multiply-adds are fused wherever the processor can, so that all tiles round alike.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-fvisibility=hidden")
-TEXT_FLAGS = ("-fvisibility=default",)
+API_FLAGS = ("-fvisibility=default",)
+HERE = Path(__file__).parent
+
+
+def sources_digest() -> str:
+    """What the library is compiled from, as 64 hex digits; the library keeps it, so that a stale one is known."""
+    digest = hashlib.sha256()
+    for path in sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp"), Path(__file__)]):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def compile_library(folder: Path, compiler: str | None = None) -> Path | None:
     """Build the library into ``folder``; None where there is no compiler or the platform is not Linux.
 
-    A compiler that fails raises CalledProcessError. The instruction set is chosen when the library runs.
+    ``compiler``: a command line, by default $CXX or the system's. One that fails raises CalledProcessError, one that is
+    not there OSError. The instruction set is chosen when the library runs.
     """
-    compiler = compiler or os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None or sys.platform != "linux":
+    command = shlex.split(compiler or os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "")
+    if not command or sys.platform != "linux":
         return None
-    here = Path(__file__).parent
     sources = SOURCES | (X86_SOURCES if platform.machine() in ("x86_64", "AMD64") else {})
     with tempfile.TemporaryDirectory() as scratch:
         objects = []
         for name, extra in sources.items():
             made = Path(scratch) / f"{name}.o"
-            flags = (*FLAGS, *TEXT_FLAGS) if name.endswith("api") else FLAGS
-            subprocess.run([compiler, *flags, *extra, "-c", str(here / f"{name}.cpp"), "-o", str(made)], check=True)
+            flags = (*FLAGS, *API_FLAGS, f'-DEYAS_SOURCES="{sources_digest()}"') if name.endswith("api") else FLAGS
+            subprocess.run([*command, *flags, *extra, "-c", str(HERE / f"{name}.cpp"), "-o", str(made)], check=True)
             objects.append(str(made))
         # Not linked with an OpenMP library: torch's own is there when this is loaded, and its threads are used.
         partial = Path(scratch) / NAME
-        subprocess.run([compiler, "-shared", *objects, "-o", str(partial)], check=True)
+        subprocess.run([*command, "-shared", *objects, "-o", str(partial)], check=True)
         folder.mkdir(parents=True, exist_ok=True)
         # Beside, then renamed: a process that has the old one loaded keeps it.
         staged = folder / f".{NAME}.{os.getpid()}"

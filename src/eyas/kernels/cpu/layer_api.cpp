@@ -1,26 +1,16 @@
 // The plain C interface to decoder layers, loaded by ctypes.
+#include "isa.h"
 #include "layer_args.h"
 
-using Layer = void (*)(const LayerArgs &, const BatchArgs &, float *, const float *, int);
-#define EYAS_DECLARE(isa)                                                       \
-    namespace isa {                                                             \
-    void layer(const LayerArgs &, const BatchArgs &, float *, const float *, int); \
+using Layer = void(const LayerArgs &, const BatchArgs &, float *, const float *, int);
+#define EYAS_DECLARE(isa) \
+    namespace isa {       \
+    Layer layer;          \
     }
-EYAS_DECLARE(base)
-#if defined(__x86_64__)
-EYAS_DECLARE(avx2)
-EYAS_DECLARE(avx512)
-#endif
+EYAS_FOR_EACH_ISA(EYAS_DECLARE)
 
-static Layer choose() {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return avx512::layer;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::layer;
-#endif
-    return base::layer;
-}
-
-static const Layer chosen = choose();
+#define EYAS_ENTRY(isa) isa::layer,
+static Layer *const layers[] = {EYAS_FOR_EACH_ISA(EYAS_ENTRY)};
 
 extern "C" {
 
@@ -36,7 +26,8 @@ void eyas_paths(const int64_t *parent, int64_t rows, int64_t *start, int64_t *pa
     }
 }
 
-void eyas_layer(const LayerArgs *layer, const BatchArgs *batch, float *x, const float *input, int threads) {
-    chosen(*layer, *batch, x, input, threads);
+void eyas_layer(int64_t isa, const LayerArgs *layer, const BatchArgs *batch, float *x, const float *input,
+                int threads) {
+    layers[isa](*layer, *batch, x, input, threads);
 }
 }

@@ -1,8 +1,9 @@
 // Small-row linear layers: y[M, N] = x[M, K] · wᵀ + bias, w packed in panels of 16 outputs.
 //
 // A panel holds its 16 outputs side by side for each input k, so that the weights stream from memory once for all M
-// rows. Every output is the sum, in order, of chains of multiply-adds over the inputs in order: a row's bits do not depend on M, on its
-// neighbours or on the number of threads.
+// rows. It is worked off in slabs of CHAIN inputs that stay in the first cache while all rows pass over them; meanwhile
+// a later slab is fetched, or memory would idle while the rows are computed. An output is the sum, in order, of one chain
+// of multiply-adds a slab: a row's bits do not depend on M, on its neighbours or on the number of threads.
 //
 // This file is compiled once per instruction set; W is the vector width in floats, MR the rows of one tile.
 #include <cstdint>
@@ -14,6 +15,8 @@ constexpr int W = EYAS_WIDTH;
 constexpr int P = PANEL / W;
 constexpr int MR = EYAS_ROWS;
 constexpr int64_t CHAIN = 96;  // inputs summed before they join the total: shorter chains round less
+constexpr int64_t AHEAD = 2;   // slabs from the one at work to the one that is fetched
+constexpr int64_t BLOCK = 48;  // rows that share one pass over the weights
 typedef float vf __attribute__((vector_size(4 * W), aligned(4)));
 typedef uint16_t vh __attribute__((vector_size(2 * W), aligned(2)));
 typedef uint32_t vu __attribute__((vector_size(4 * W), aligned(4)));
@@ -25,50 +28,85 @@ static inline vf load(const uint16_t *p) {  // bf16: the upper half of a float
     return reinterpret_cast<vf &>(wide);
 }
 
+struct Fetch {
+    const char *at;
+    int64_t step;  // bytes for each input
+};
+
+// Adds the products of one slab (`depth` inputs of a panel) to total[M, PANEL].
 template <int M, class T>
-static inline void tile(const float *x, int64_t K, const T *panel, const float *bias, float *y, int64_t N, int valid) {
-    vf total[M][P] = {};
-    for (int64_t begin = 0; begin < K; begin += CHAIN) {
-        const int64_t end = begin + CHAIN < K ? begin + CHAIN : K;
-        vf sum[M][P] = {};
-        for (int64_t k = begin; k < end; ++k) {
-            vf w[P];
+static inline void tile(const float *x, int64_t K, const T *slab, int64_t depth, float *total, Fetch fetch) {
+    vf sum[M][P] = {};
+    for (int64_t k = 0; k < depth; ++k) {
+        __builtin_prefetch(fetch.at);
+        fetch.at += fetch.step;
+        vf w[P];
 #pragma GCC unroll 4
-            for (int p = 0; p < P; ++p) w[p] = load(panel + k * PANEL + p * W);
+        for (int p = 0; p < P; ++p) w[p] = load(slab + k * PANEL + p * W);
 #pragma GCC unroll 16
-            for (int m = 0; m < M; ++m)
-#pragma GCC unroll 4
-                for (int p = 0; p < P; ++p) sum[m][p] += x[m * K + k] * w[p];
-        }
         for (int m = 0; m < M; ++m)
-            for (int p = 0; p < P; ++p) total[m][p] += sum[m][p];
+#pragma GCC unroll 4
+            for (int p = 0; p < P; ++p) sum[m][p] += x[m * K + k] * w[p];
     }
-    for (int m = 0; m < M; ++m) {
-        float out[PANEL];
-        for (int p = 0; p < P; ++p) *reinterpret_cast<vf *>(out + p * W) = total[m][p];
-        for (int n = 0; n < valid; ++n) y[m * N + n] = bias ? out[n] + bias[n] : out[n];
-    }
+    for (int m = 0; m < M; ++m)
+        for (int p = 0; p < P; ++p) *reinterpret_cast<vf *>(total + m * PANEL + p * W) += sum[m][p];
 }
 
 template <int M, class T>
-static inline void rest(int rows, const float *x, int64_t K, const T *panel, const float *bias, float *y, int64_t N,
-                        int valid) {
+static inline void tile_of(int64_t rows, const float *x, int64_t K, const T *slab, int64_t depth, float *total,
+                           Fetch fetch) {
     if constexpr (M > 0) {
-        if (rows == M) return tile<M>(x, K, panel, bias, y, N, valid);
-        rest<M - 1>(rows, x, K, panel, bias, y, N, valid);
+        if (rows == M) return tile<M>(x, K, slab, depth, total, fetch);
+        tile_of<M - 1>(rows, x, K, slab, depth, total, fetch);
+    }
+}
+
+// All rows over one slab, in tiles as even as can be: a tile of one row alone would wait for its own sums.
+template <class T>
+static inline void over_slab(const float *x, int64_t rows, int64_t K, const T *slab, int64_t depth, float *total,
+                             Fetch fetch) {
+    const int64_t tiles = (rows + MR - 1) / MR;
+    fetch.step /= tiles;
+    for (int64_t t = 0; t < tiles; ++t) {
+        const int64_t m = rows * t / tiles, count = rows * (t + 1) / tiles - m;
+        tile_of<MR>(count, x + m * K, K, slab, depth, total + m * PANEL, fetch);
+        fetch.at += fetch.step * depth;
+    }
+}
+
+// total[rows, PANEL] of one panel.
+template <class T>
+static inline void over_panel(const float *x, int64_t rows, int64_t K, const T *panel, float *total) {
+    for (int64_t i = 0; i < rows * PANEL; ++i) total[i] = 0;
+    for (int64_t k = 0; k < K; k += CHAIN) {
+        const int64_t depth = K - k < CHAIN ? K - k : CHAIN;
+        const T *slab = panel + k * PANEL;
+        const Fetch fetch = {reinterpret_cast<const char *>(slab + AHEAD * CHAIN * PANEL), PANEL * sizeof(T)};
+        if (sizeof(T) == sizeof(float) || rows <= MR) {
+            over_slab(x + k, rows, K, slab, depth, total, fetch);
+        } else {
+            float wide[CHAIN * PANEL];  // widened once for all tiles
+            for (int64_t i = 0; i < depth * PANEL; i += W) *reinterpret_cast<vf *>(wide + i) = load(slab + i);
+            over_slab(x + k, rows, K, wide, depth, total, fetch);
+        }
     }
 }
 
 template <class T>
 static void panels(const float *x, int64_t M, int64_t K, const T *packed, const float *bias, float *y, int64_t N,
                    int64_t first, int64_t last) {
-    for (int64_t j = first; j < last; ++j) {
-        const T *panel = packed + j * PANEL * K;
-        const float *b = bias ? bias + j * PANEL : nullptr;
-        const int valid = N - j * PANEL < PANEL ? static_cast<int>(N - j * PANEL) : PANEL;
-        int64_t m = 0;
-        for (; m + MR <= M; m += MR) tile<MR>(x + m * K, K, panel, b, y + m * N + j * PANEL, N, valid);
-        rest<MR - 1>(static_cast<int>(M - m), x + m * K, K, panel, b, y + m * N + j * PANEL, N, valid);
+    float total[BLOCK * PANEL];
+    for (int64_t m = 0; m < M; m += BLOCK) {
+        const int64_t rows = M - m < BLOCK ? M - m : BLOCK;
+        for (int64_t j = first; j < last; ++j) {
+            over_panel(x + m * K, rows, K, packed + j * PANEL * K, total);
+            const int64_t begin = j * PANEL, valid = N - begin < PANEL ? N - begin : PANEL;
+            for (int64_t i = 0; i < rows; ++i) {
+                float *out = y + (m + i) * N + begin;
+                const float *sum = total + i * PANEL;
+                for (int64_t n = 0; n < valid; ++n) out[n] = bias ? sum[n] + bias[begin + n] : sum[n];
+            }
+        }
     }
 }
 

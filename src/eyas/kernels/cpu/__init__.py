@@ -1,0 +1,1 @@
+"""The native library: sources, and ``build``, which compiles them."""
