@@ -178,9 +178,9 @@ def _lines(path: str) -> list[str]:
 def run(threads: int | None, quick: bool) -> dict[str, Any]:
     if threads:
         torch.set_num_threads(threads)
-    repeats, tokens = (5, 24) if quick else (25, 96)
+    repeats, tokens = (5, 24) if quick else (15, 48)
     folder = resolve_model(MODEL, cache_root())
-    prompts = demo_prompts(cache_root(), 1 if quick else 3, lambda *_: None)
+    prompts = demo_prompts(cache_root(), 1 if quick else 2, lambda *_: None)
     result: dict[str, Any] = {"machine": machine(), "bandwidth_bytes_per_second": read_bandwidth(), "dtypes": {}}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         session = open_session(folder, builtin_draft_folder(MODEL), name)
