@@ -20,11 +20,12 @@ class NativeLibraryHook(BuildHookInterface):
         folder = Path(self.root) / "src" / "eyas" / "kernels" / "cpu"
         compile_library = runpy.run_path(str(folder / "build.py"))["compile_library"]
         try:
-            library = compile_library(folder)
+            library, reason = compile_library(folder), "no C++ compiler, or not Linux"
         except (OSError, subprocess.CalledProcessError) as error:
-            self.app.display_warning(f"the native library was not built, Eyas runs without it: {error}")
-            library = None
-        if library is not None:
+            library, reason = None, str(error)
+        if library is None:
+            self.app.display_warning(f"the native library was not built, Eyas runs without it: {reason}")
+        else:
             build_data["artifacts"].append(str(library.relative_to(self.root)))
             build_data["pure_python"] = False
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
