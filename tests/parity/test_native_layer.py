@@ -282,10 +282,10 @@ def test_a_poisoned_text_reaches_every_row_that_sees_it_and_no_other() -> None:
 
 
 def test_attention_far_from_zero_neither_overflows_nor_vanishes() -> None:
-    """Scores of hundreds, gates of thousands: beyond what e^x holds in fp32."""
+    """Scores and gates of hundreds and more: beyond what e^x holds in fp32."""
     config = llama("Llama", (4, 2), 16)
     tensors = {
-        name: value * (30 if "q_proj" in name or "gate" in name else 1)
+        name: value * (300 if "q_proj" in name or "gate" in name else 1)
         for name, value in weights(config, 0, torch.float32).items()
     }
     batch = [Request(list(range(20)), [1, 2, 3], [-1, 0, 0])]

@@ -63,6 +63,7 @@ def run_demo(
         raise EyasError("flags.contradiction", "the demo compares with a draft, and there is none", "give --draft")
     sampling = SamplingSettings(max_new_tokens=max_new_tokens)
     console.print(legend(speculation.num_steps))
+    console.print(f"[dim]kernels: {session.target.backend.name}[/]")
     bandwidth = read_bandwidth()
     pairs = []
     for number, prompt in enumerate(prompts, start=1):
@@ -77,6 +78,7 @@ def run_demo(
         "ties": [asdict(pair.divergence) for pair in pairs if pair.divergence is not None],
         "bandwidth_bytes_per_second": bandwidth,
         "weight_bytes": session.target.weight_bytes(),
+        "backend": session.target.backend.name,
         "speculation": speculation.model_dump(),
     }
 

@@ -118,7 +118,7 @@ def run_generate(
     engine = session.engine(proposer, len(ids) + sampling.max_new_tokens + slack)
     done = decode(engine, ids, sampling, speculation, show)
     figures = figures_of([done.request], done.decode_seconds, speculation)
-    line = f"{figures.tokens} tokens · {figures.tokens_per_second:.1f} tok/s · {plan.algorithm}"
+    line = f"{figures.tokens} tokens · {figures.tokens_per_second:.1f} tok/s · {plan.algorithm} · {session.target.backend.name} kernels"
     if speculation is not None:
         line += f" · accept length {accept_length_text(figures)} of {figures.ceiling}"
     console.print(f"\n[dim]{line}[/]")
@@ -130,6 +130,7 @@ def run_generate(
         "prompt_tokens": len(ids),
         "prefill_seconds": done.prefill_seconds,
         "algorithm": plan.algorithm,
+        "backend": session.target.backend.name,
         "speculation": None if speculation is None else speculation.model_dump(),
         "figures": figures.to_json(),
     }

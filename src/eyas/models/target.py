@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eyas.errors import EyasError
-from eyas.kernels import KVCache, Rows
+from eyas.kernels import Backend, KVCache, Rows
 
 
 @dataclass
@@ -40,6 +40,7 @@ class Target(ABC):
     num_kv_heads: int
     head_dim: int
     max_positions: int
+    backend: Backend
     device: torch.device
     dtype: torch.dtype
     """dtype of activations, keys and values."""
