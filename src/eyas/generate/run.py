@@ -118,7 +118,8 @@ def run_generate(
     engine = session.engine(proposer, len(ids) + sampling.max_new_tokens + slack)
     done = decode(engine, ids, sampling, speculation, show)
     figures = figures_of([done.request], done.decode_seconds, speculation)
-    line = f"{figures.tokens} tokens · {figures.tokens_per_second:.1f} tok/s · {plan.algorithm} · {session.target.backend.name} kernels"
+    speed = f"{figures.tokens} tokens · {figures.tokens_per_second:.1f} tok/s"
+    line = f"{speed} · {plan.algorithm} · {session.target.backend.name} kernels"
     if speculation is not None:
         line += f" · accept length {accept_length_text(figures)} of {figures.ceiling}"
     console.print(f"\n[dim]{line}[/]")
