@@ -51,7 +51,7 @@ clean: ## remove the virtual environment, caches and build products (not the fet
 	@find src tests scripts benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Set-up: done once, and again when a pinned version or the native library's source changes. pip follows the user's own configuration.
-$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/eyas/kernels/cpu/*.cpp src/eyas/kernels/cpu/*.h src/eyas/kernels/cpu/*.py)
+$(STAMP): pyproject.toml constraints.txt hatch_build.py src/eyas/kernels/cpu/build.py $(wildcard src/eyas/kernels/cpu/*.cpp src/eyas/kernels/cpu/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "eyas needs Python 3.11 or newer, and $(PYTHON) is not: name another one, as in: make PYTHON=python3.12" >&2; \
 	  exit 1; }
