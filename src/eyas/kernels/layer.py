@@ -99,7 +99,10 @@ class NativeLayer:
         assert out.shape == (len(rows), shape.hidden), out.shape
         if input_RW is not None:
             input_RW = input_RW.contiguous()
+            assert input_RW.dtype == torch.float32, input_RW.dtype
             assert input_RW.shape == (len(rows), shape.input_width), input_RW.shape
+        assert turn[0].numel() == turn[1].numel() == len(rows) * shape.head_dim, turn[0].shape
+        assert cache.layers[layer].shape[1:] == (2 * shape.kv_heads, shape.head_dim), cache.layers[layer].shape
         batch = batch_args(self._library, rows, turn, cache, layer)
         self._library.eyas_layer(
             self._isa,
@@ -140,10 +143,11 @@ def _prepare(library: ctypes.CDLL, rows: Rows) -> _Batch:
     R = len(rows)
     lengths = torch.tensor([0, *(len(table) for table in rows.tables)])
     starts, tables = lengths.cumsum(0), torch.cat([*rows.tables, lengths[:0]])
-    path_start = torch.empty(R + 1, dtype=torch.int64)
-    library.eyas_paths(rows.parent.data_ptr(), R, path_start.data_ptr(), None)
+    path_start, parent = torch.empty(R + 1, dtype=torch.int64), rows.parent.contiguous()
+    assert bool((parent < torch.arange(R)).all()), "a parent comes before its children"
+    library.eyas_paths(parent.data_ptr(), R, path_start.data_ptr(), None)
     path = torch.empty(int(path_start[-1]), dtype=torch.int64)
-    library.eyas_paths(rows.parent.data_ptr(), R, path_start.data_ptr(), path.data_ptr())
+    library.eyas_paths(parent.data_ptr(), R, path_start.data_ptr(), path.data_ptr())
     parts = (rows.request, rows.positions, rows.slots, tables, starts, path, path_start)
     keep = tuple(tensor.contiguous() for tensor in parts)
     return _Batch(_BatchArgs(R, *(tensor.data_ptr() for tensor in keep)), keep)
