@@ -30,7 +30,8 @@ from eyas.artifacts import cache_root, write_json
 from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.demo.demo import demo_prompts
 from eyas.draft.model import DraftModel
-from eyas.generate import Figures, Session, builtin_draft_folder, figures_of, open_session
+from eyas.engine.session import Session, builtin_draft_folder, open_session
+from eyas.generate import Figures, figures_of
 from eyas.generate.decode import Decoded, decode
 from eyas.kernels import Rows
 from eyas.kernels.bandwidth import read_bandwidth

@@ -18,7 +18,7 @@ from ttt import fold_scales, make_config
 from eyas.contract import Contract, DataSource
 from eyas.draft.checkpoint import draft_facts, write_draft
 from eyas.draft.model import DraftModel
-from eyas.generate.session import facts_of, open_session
+from eyas.engine.session import facts_of, open_session
 from eyas.models.config import architecture_of, read_config
 from eyas.models.registry import parse_dtype
 

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from eyas.artifacts import cache_root
 from eyas.config import SamplingSettings
 from eyas.engine.engine import Engine
-from eyas.generate import Session, open_session
+from eyas.engine.session import Session, open_session
 from eyas.models.reading import read_text
 from eyas.pull import resolve_model
 

@@ -26,6 +26,7 @@ LAYERS = (
     ("draft",),
     ("speculate",),
     ("engine",),
+    ("corpus",),
     ("pull", "data", "capture", "train", "check", "plan", "serve", "launch", "bench"),
     ("generate",),
     ("demo", "testing"),

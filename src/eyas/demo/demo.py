@@ -16,10 +16,10 @@ from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.demo.render import figures_table, legend
 from eyas.draft.model import DraftModel
 from eyas.engine.exactness import Divergence, first_divergence
+from eyas.engine.session import Session
 from eyas.errors import EyasError
 from eyas.generate.decode import Decoded, Pieces, decode
 from eyas.generate.report import Figures, figures_of
-from eyas.generate.session import Session
 from eyas.generate.style import style_of
 from eyas.kernels.bandwidth import read_bandwidth
 from eyas.pull import Prompt, load_prompts

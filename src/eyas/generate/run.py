@@ -12,10 +12,10 @@ from rich.text import Text
 
 from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.engine.request import Request
+from eyas.engine.session import BUILTIN_DRAFTS, Session, builtin_draft_folder
 from eyas.errors import EyasError
 from eyas.generate.decode import Pieces, decode
 from eyas.generate.report import figures_of
-from eyas.generate.session import BUILTIN_DRAFTS, Session, builtin_draft_folder
 from eyas.generate.style import accept_length_text, style_of
 from eyas.speculate.propose import NgramProposer
 
