@@ -6,7 +6,7 @@ python docs/generate.py [--check]
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,23 @@ def errors_page() -> str:
 
 def cli_page() -> str:
     """Every verb with its arguments and flags."""
-    group: Any = get_command(app)
     lines = ["# Command line", "", NOTE, "", "`eyas VERB --help` shows the same."]
-    for name, command in sorted(group.commands.items()):
+    for name, command in _verbs("eyas", get_command(app)):
         context = command.context_class(command, info_name=name)
         arguments = [p for p in command.params if p.param_type_name == "argument"]
-        usage = " ".join(["eyas", name, *(_usage(p) for p in arguments), "[flags]"])
-        lines += ["", f"## eyas {name}", "", command.help or "", "", "```text", usage, "```", ""]
+        usage = " ".join([name, *(_usage(p) for p in arguments), "[flags]"])
+        lines += ["", f"## {name}", "", command.help or "", "", "```text", usage, "```", ""]
         lines += _table(("argument or flag", "type", "default", "meaning"), (_row(p, context) for p in command.params))
     return "\n".join(lines) + "\n"
+
+
+def _verbs(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """(what is typed, its command) for every verb, those of a group after each other."""
+    for name, command in sorted(group.commands.items()):
+        if hasattr(command, "commands"):
+            yield from _verbs(f"{prefix} {name}", command)
+        else:
+            yield f"{prefix} {name}", command
 
 
 def _usage(argument: Any) -> str:

@@ -56,12 +56,16 @@ def fault_of(command: list[str]) -> str | None:
         return f"no target {unknown}" if unknown else None
     if command[0] != "eyas":
         return None
-    verbs = get_command(app).commands
-    verb = command[1] if len(command) > 1 else ""
-    if verb not in verbs:
-        return f"no verb {verb!r}"
+    verb, typed, rest = get_command(app), "eyas", command[1:]
+    while hasattr(verb, "commands"):
+        name = rest[0] if rest else ""
+        if name == "--help":
+            return None
+        if name not in verb.commands:
+            return f"no verb {f'{typed} {name}'!r}"
+        verb, typed, rest = verb.commands[name], f"{typed} {name}", rest[1:]
     try:
-        verbs[verb].make_context(f"eyas {verb}", command[2:])
+        verb.make_context(typed, rest)
     except Exit:
         return None  # --help
     except TyperException as error:
@@ -106,6 +110,8 @@ def test_generated_pages_are_up_to_date():
     "line",
     [
         "eyas fly",
+        "eyas data",
+        "eyas data fly",
         "eyas pull",
         "eyas demo --no-such-flag",
         "eyas generate 'hi' --temperature warm",

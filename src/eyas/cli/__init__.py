@@ -8,11 +8,11 @@ import sys
 from rich.console import Console
 
 # Importing a module of verbs adds them.
-from eyas.cli import answer, basics
+from eyas.cli import answer, basics, data
 from eyas.cli.app import app
 from eyas.errors import EyasError
 
-__all__ = ["answer", "app", "basics", "main"]
+__all__ = ["answer", "app", "basics", "data", "main"]
 
 
 def main() -> None:
