@@ -70,6 +70,21 @@ class Engine:
         self.waiting.append(request)
         return request
 
+    def abort(self, request: Request) -> None:
+        """Give a request up between two steps: its slots come back at once, ``finished`` becomes ``abort``, and no
+        later step returns it. A request that has finished stays as it is. The answer so far, and the prefix that other
+        prompts may share, are kept.
+        """
+        if request.finished:
+            return
+        if request in self.waiting:
+            self.waiting.remove(request)
+        else:
+            assert request in self.running, "the request is another engine's"
+            self.running.remove(request)
+            self._retire(request)
+        request.finished = "abort"
+
     def step(self) -> list[Request]:
         """Admit, prefill, or run one round; returns the requests that finished."""
         self._admit()

@@ -11,7 +11,8 @@ from eyas.metrics import Round
 from eyas.speculate.round import Outcome
 from eyas.speculate.state import DecodeState
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "abort"]
+"""``abort``: the caller gave the request up; what was answered until then stands."""
 
 
 @dataclass(eq=False)
