@@ -35,7 +35,7 @@ Array = TypeVar("Array", bound=Any)
 class Sample:
     """One conversation as tokens.
 
-    ``tokens`` [n] int32. ``answers``: (begin, end) of each answer that is trained on, rising, not overlapping; the
+    ``tokens`` [n] int32. ``answers``: (begin, end), 1 ≤ begin, of each answer that is trained on, rising, apart; the
     end-of-turn token is its last where the answer was not cut. ``temperature``: at which the answers were drawn; NaN
     if not known or mixed. ``prompt_id``: samples of one prompt share it, and are split together.
     """
@@ -51,7 +51,7 @@ class Sample:
         edges = [edge for answer in self.answers for edge in answer]
         assert edges == sorted(edges), self.answers
         assert all(begin < end for begin, end in self.answers), self.answers
-        assert not edges or (edges[0] >= 0 and edges[-1] <= len(self.tokens)), (self.answers, len(self.tokens))
+        assert not edges or (edges[0] >= 1 and edges[-1] <= len(self.tokens)), (self.answers, len(self.tokens))
 
     @property
     def answer_tokens(self) -> int:

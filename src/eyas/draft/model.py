@@ -22,6 +22,8 @@ from eyas.models.rope import RotaryTable, rope_frequencies
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q[…, heads, D], k[…, kv heads, D], v[…, kv heads, D]) → […, heads · D], q and k rotated."""
+Keep = Tensor | None
+"""Indices [n] of the rows to go on with after the last attention; None for all."""
 
 
 class Step(NamedTuple):
@@ -63,10 +65,11 @@ class DraftLayer(nn.Module):
         return y, normed if self.norm_before_residual else hidden
 
     def forward(
-        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], attend: Attend, index: int
+        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], attend: Attend, index: int, keep: Keep
     ) -> Tensor:
         heads = self.heads
         y, residual = self.reads(embedded, hidden)
+        residual = residual if keep is None else residual[keep]
         qkv = self.qkv(y).unflatten(-1, (heads + 2 * self.kv, self.D))
         qk = self.backend.rotate(qkv[..., : heads + self.kv, :], *turn)
         mixed = attend(index, qk[..., :heads, :], qk[..., heads:, :], qkv[..., heads + self.kv :, :])
@@ -134,14 +137,18 @@ class DraftModel(nn.Module):
             )
         return self.fc(features)
 
-    def step(self, tokens: Tensor, hidden: Tensor, positions: Tensor, attend: Attend) -> Step:
+    def step(
+        self, tokens: Tensor, hidden: Tensor, positions: Tensor, attend: Attend, keep: Keep = None
+    ) -> Step:
         """One step: ``tokens``[…] are those after the hidden states' positions; ``hidden``[…, H] is combine() of
         the target's feature, or the carried state of the step before; ``positions``[…] those of the hidden states.
+
+        ``keep``: of flat rows [R], those that are wanted; the last layer's ``attend`` gives only them.
         """
         embedded = F.embedding(tokens, self.embed_tokens).to(hidden.dtype)
         turn = self.rotary.at(positions)
         for i, layer in enumerate(self.layers):
-            hidden = layer(embedded, hidden, turn, attend, i)
+            hidden = layer(embedded, hidden, turn, attend, i, keep if i == len(self.layers) - 1 else None)
         return self._finish(hidden)
 
     def _finish(self, hidden: Tensor) -> Step:
