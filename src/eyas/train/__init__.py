@@ -1,1 +1,1 @@
-"""Features in, a draft out: training-time test, losses, accept length on held-out chats, and a run that can be killed."""
+"""Features in, a draft out: training-time test, losses, accept length on held-out chats, a run that survives kills."""

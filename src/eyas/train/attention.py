@@ -37,6 +37,8 @@ class Triangle(NamedTuple):
 def merged_attention(q: Tensor, k: Tensor, v: Tensor, dk: Tensor, dv: Tensor, rows: Tensor, docs: Documents) -> Tensor:
     """The attention that training uses, on any device: see :data:`Attention`."""
     triangle = _FLASH_CPU if q.device.type == "cpu" else BLOCKED
+    # Under autocast the rotation leaves q and k in fp32.
+    q, k, dk, dv = (x.to(v.dtype) for x in (q, k, dk, dv))
     return _Merged.apply(q, k, v, dk, dv, rows, docs, triangle)
 
 
