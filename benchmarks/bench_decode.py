@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM
 from eyas import __version__
 from eyas.artifacts import cache_root, write_json
 from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.corpus.prompts import Prompt
 from eyas.demo.demo import demo_prompts
 from eyas.draft.model import DraftModel
 from eyas.engine.session import Session, builtin_draft_folder, open_session
@@ -37,7 +38,7 @@ from eyas.kernels import Rows
 from eyas.kernels.bandwidth import read_bandwidth
 from eyas.kernels.rows import Part
 from eyas.models.target import Target
-from eyas.pull import Prompt, resolve_model
+from eyas.pull import resolve_model
 
 MODEL = "builtin:smollm2-135m"
 ROWS = (1, 2, 4, 8, 16)
@@ -109,7 +110,7 @@ def ours_and_theirs(
     plain, theirs = [], []
     speculative: dict[int, list[Decoded]] = {steps: [] for steps in STEPS if session.draft is not None}
     for prompt in prompts:
-        ids = session.encode_chat(prompt.messages[:1])
+        ids = session.encode_chat([("user", prompt.user_turns[0])])
         slots = len(ids) + tokens + 64
         plain.append(decode(session.engine(None, slots), ids, sampling, None))
         for steps, done in speculative.items():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from eyas import cli
-from eyas.pull import Prompt
+from eyas.corpus.prompts import Prompt
 from eyas.speculate import round as round_module
 from eyas.testing import TINY_PROMPTS, tiny_pair
 
@@ -175,7 +175,7 @@ def test_ctrl_c_ends_with_130_and_says_what_is_left(run: Run, monkeypatch: pytes
 
 def test_demo_answers_twice_and_finds_the_texts_identical(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [
-        Prompt(str(i), (("user", text),), "tiny", f"prompts:{'ab'[i % 2]}", "", None)
+        Prompt(id=str(i), messages=({"role": "user", "content": text},), source=f"prompts:{'ab'[i % 2]}")
         for i, text in enumerate(TINY_PROMPTS[:4])
     ]
     monkeypatch.setattr("eyas.demo.demo.demo_prompts", lambda *_: prompts)
@@ -195,7 +195,7 @@ def test_demo_answers_twice_and_finds_the_texts_identical(run: Run, monkeypatch:
 
 
 def test_demo_names_an_answer_that_is_not_the_targets_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts = [Prompt("0", (("user", TINY_PROMPTS[0]),), "tiny", "prompts:a", "", None)]
+    prompts = [Prompt(id="0", messages=({"role": "user", "content": TINY_PROMPTS[0]},), source="prompts:a")]
     monkeypatch.setattr("eyas.demo.demo.demo_prompts", lambda *_: prompts)
     honest = round_module.accept
 

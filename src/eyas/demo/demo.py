@@ -13,6 +13,7 @@ from rich.text import Text
 
 from eyas.artifacts import Progress
 from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.corpus.prompts import Prompt
 from eyas.demo.render import figures_table, legend
 from eyas.draft.model import DraftModel
 from eyas.engine.exactness import Divergence, first_divergence
@@ -22,7 +23,7 @@ from eyas.generate.decode import Decoded, Pieces, decode
 from eyas.generate.report import Figures, figures_of
 from eyas.generate.style import style_of
 from eyas.kernels.bandwidth import read_bandwidth
-from eyas.pull import Prompt, load_prompts
+from eyas.pull import load_prompts
 
 DEMO_SETS = ("prompts:mt-bench", "prompts:humaneval")
 
@@ -92,10 +93,11 @@ def _answer_twice(
     place: tuple[int, int],
     console: Console,
 ) -> Pair:
-    ids = session.encode_chat(prompt.messages[:1])
+    asked = prompt.user_turns[0]
+    ids = session.encode_chat([("user", asked)])
     slots = len(ids) + sampling.max_new_tokens + 64
-    title = " ".join(prompt.messages[0][1].split())
-    console.print(Rule(f"[bold]{place[0]}/{place[1]}[/] {prompt.category}", align="left", style="dim"))
+    title = " ".join(asked.split())
+    console.print(Rule(f"[bold]{place[0]}/{place[1]}[/] {prompt.domain}", align="left", style="dim"))
     console.print(Text(title if len(title) <= 220 else title[:219] + "…", style="italic dim"))
     plain = decode(session.engine(None, slots), ids, sampling, None)
     speculative = decode(session.engine(draft, slots), ids, sampling, speculation, _shower(session, console))

@@ -15,11 +15,12 @@ from eyas.artifacts import (
     read_manifest,
     sha256_file,
 )
+from eyas.corpus.prompts import Prompt
 from eyas.errors import EyasError
 from eyas.models.weights.gguf import convert_gguf
 from eyas.models.weights.safetensors import open_checkpoint
 from eyas.pull import builtin, hub, prompts
-from eyas.pull.prompts import Prompt, load_prompts
+from eyas.pull.prompts import load_prompts
 
 __all__ = ["Entry", "Prompt", "list_cache", "load_prompts", "pull", "resolve_model"]
 

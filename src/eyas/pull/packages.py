@@ -9,7 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -83,6 +83,24 @@ def open_member(wheel: Path, member: str) -> Iterator[tuple[IO[bytes], int]]:
         raise EyasError(
             "pull.package-layout", f"{wheel.name} holds no readable {member}: {error}", "pull it again"
         ) from error
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a wheel, or, where the name ends in a slash, a folder."""
+
+    wheel: Path
+    name: str
+
+    def open(self) -> AbstractContextManager[tuple[IO[bytes], int]]:
+        """As :func:`open_member`."""
+        return open_member(self.wheel, self.name)
+
+    def files(self) -> list[tuple[Member, int]]:
+        """(file, size in bytes) of every file of the folder, by name."""
+        with zipfile.ZipFile(self.wheel) as archive:
+            entries = sorted((entry.filename, entry.file_size) for entry in archive.infolist() if not entry.is_dir())
+        return [(Member(self.wheel, name), size) for name, size in entries if name.startswith(self.name)]
 
 
 def unpack_member(wheel: Path, member: str, target: Path, progress: Progress) -> None:

