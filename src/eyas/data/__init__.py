@@ -1,0 +1,1 @@
+"""The stage of data: prompts → chats → samples."""

@@ -1,0 +1,131 @@
+"""A small OpenAI-compatible server with set latency and faults on demand, for tests of clients over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Respond = Callable[[dict[str, Any]], dict[str, Any]]
+"""A request's body → the choice: message and finish_reason."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a request meets in place of an answer: a ``status`` with a ``body``, no reply at all (``hang``), or half a
+    reply and a closed connection (``cut``).
+    """
+
+    status: int = 200
+    body: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    hang: bool = False
+    cut: bool = False
+
+
+def echo(body: dict[str, Any]) -> dict[str, Any]:
+    """Repeats the last message, and says how many there were."""
+    said = f"{len(body['messages'])}: {body['messages'][-1]['content']}"
+    return {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+
+
+class FakeOpenAI:
+    """Use as a context. ``faults`` are met one by one, by the first requests for an answer; the rest are answered.
+
+    ``requests``: the bodies that came, in order. ``most_at_once``: how many were open together at the most.
+    """
+
+    def __init__(
+        self,
+        respond: Respond = echo,
+        faults: Iterable[Fault] = (),
+        models: Iterable[str] = ("fake",),
+        latency: float = 0.0,
+    ) -> None:
+        self.respond, self.faults, self.models, self.latency = respond, deque(faults), tuple(models), latency
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.open = self.most_at_once = 0
+        self.lock, self.closing = threading.Lock(), threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Up to and with ``/v1``."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> FakeOpenAI:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Go away, as a server that crashes does: open connections end, new ones are refused."""
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(fake: FakeOpenAI) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send(200, json.dumps({"data": [{"id": name} for name in fake.models]}), {})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            with fake.lock:
+                fake.requests.append(body)
+                fake.headers.append({name.lower(): value for name, value in self.headers.items()})
+                fault = fake.faults.popleft() if fake.faults else None
+                fake.open += 1
+                fake.most_at_once = max(fake.most_at_once, fake.open)
+            try:
+                self._reply(body, fault)
+            finally:
+                with fake.lock:
+                    fake.open -= 1
+
+        def _reply(self, body: dict[str, Any], fault: Fault | None) -> None:
+            time.sleep(fake.latency)
+            if fault is None:
+                choice = fake.respond(body)
+                usage = {"completion_tokens": len(choice["message"].get("content") or "")}
+                self._send(200, json.dumps({"choices": [choice], "usage": usage}), {})
+            elif fault.hang:
+                fake.closing.wait()
+            elif fault.cut:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{")
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+            else:
+                self._send(fault.status, fault.body, fault.headers)
+
+        def _send(self, status: int, body: str, headers: dict[str, str]) -> None:
+            data = body.encode()
+            self.send_response(status)
+            for name, value in {
+                "content-type": "application/json",
+                "content-length": str(len(data)),
+                **headers,
+            }.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    return Handler
