@@ -60,7 +60,7 @@ class Parallel:
         if self.strategy == "ddp":
             return DistributedDataParallel(module)
         # One group for the whole draft: it is one layer, called several times in a forward.
-        fully_shard(module)
+        fully_shard(module, ignored_params={p for p in module.parameters() if not p.requires_grad})
         return module
 
     @contextmanager
@@ -92,9 +92,9 @@ class Parallel:
 
 
 def whole_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Trained weights and moments as whole CPU tensors, on every process that calls (all must)."""
+    """Trained weights and moments as whole CPU tensors: on the first process; the others call too and get nothing."""
     weights = get_model_state_dict(module, options=_WHOLE)
-    moments: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE)["state"]
+    moments: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE).get("state", {})
     flat = {f"model.{name}": value for name, value in weights.items() if isinstance(value, Tensor)}
     for name, parts in moments.items():
         flat |= {f"optimizer.{name}.{part}": value for part, value in parts.items()}
