@@ -25,6 +25,9 @@ class Lines:
     def evaluated(self, progress, result):
         self.lines.append(result.to_json())
 
+    def saving(self):
+        pass
+
 
 def main() -> None:
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -6,7 +6,7 @@ Shape legend: N rows of the batch, F feature size, H target hidden size, V targe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,11 @@ class Batch:
     features: Tensor
     teacher: Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch there."""
+        names = ("tokens", "positions", "segments", "features", "teacher")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
 
 class Collator:
     """Makes batches. Holds what all of them need: the target's head, the kept tokens, the taps' scales."""
@@ -50,7 +55,7 @@ class Collator:
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The samples ``indices`` of the source as one batch."""
-        samples, read = [self.source.samples[i] for i in indices], [self.source.read(i) for i in indices]
+        samples, read = [self.source.samples[i] for i in indices], self.source.read_batch(indices)
         segments = number_segments(samples)
         teacher = torch.zeros(len(segments), len(self.kept))
         begin, documents = 0, []
@@ -76,11 +81,11 @@ class Collator:
         if features.top is not None:
             return self._from_top(features.top, rows)
         assert features.hidden is not None
-        hidden = features.hidden[rows].float()
+        hidden = features.hidden[rows].float().to(self.head.device)
         known = self._log_partition.get(index)
         if known is None:
             known = self._log_partition[index] = log_partition(hidden, self.head)
-        return (hidden @ self.head_dH.T - known[:, None]).exp()
+        return (hidden @ self.head_dH.T - known[:, None]).exp().cpu()
 
     def _from_top(self, top: TopTokens, rows: Tensor) -> Tensor:
         ids = self.draft_ids[top.ids[rows]]

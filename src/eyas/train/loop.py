@@ -51,6 +51,9 @@ class Watcher(Protocol):
     def evaluated(self, progress: Progress, result: Evaluation) -> None:
         """After each evaluation; the progress tells whether it was the best."""
 
+    def saving(self) -> None:
+        """Before a state is saved, which must not be ahead of what was written down."""
+
 
 class Trainer:
     """Trains ``model`` on the samples ``train`` of the collator's source and evaluates it on ``held``."""
@@ -123,9 +126,11 @@ class Trainer:
             watcher.step(self.progress, self.total_steps, values)
 
     def _backward(self, piece: Sequence[int], chosen: list[list[Tensor]], counts: list[float]) -> Tally:
-        batch = self.collator.batch(piece) if piece else None
+        device = self.model.norm.device
+        batch = self.collator.batch(piece).to(device) if piece else None
         slots = flat_slots(chosen, batch.documents, self.settings.ttt_steps) if batch else []
-        with torch.autocast(self.model.norm.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+        slots = [rows.to(device) for rows in slots]
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
             loss, tally = self.module(batch, slots, counts)
         (loss * self.parallel.world).backward()
         return tally
@@ -209,6 +214,8 @@ class Trainer:
         flat = whole_state(self.module, self.optimizer)
         if self.mean:
             flat |= {f"mean.{name}": value for name, value in self._whole_mean().items()}
+        for watcher in self.watchers:
+            watcher.saving()
         if self.parallel.is_first:
             tensors = {name: value.detach().clone().contiguous() for name, value in flat.items()}
             save_state(self.folder / STATE, tensors, asdict(self.progress))

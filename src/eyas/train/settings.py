@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -132,3 +133,23 @@ def parse_settings(document: dict[str, Any], path: Path) -> TrainSettings:
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def override(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
+    """Settings with ``NAME=VALUE`` laid over them; VALUE is YAML, and names of the draft's part begin with ``draft.``.
+
+    Raises ``flags.unknown``, ``flags.range``.
+    """
+    document = settings.model_dump(mode="json")
+    for change in changes:
+        name, equals, value = change.partition("=")
+        part, key = (document["draft"], name[6:]) if name.startswith("draft.") else (document, name)
+        if not equals:
+            raise EyasError("flags.range", f"--set {change} is not NAME=VALUE", "write e.g. --set epochs=3")
+        if key not in part or key == "draft":
+            raise EyasError("flags.unknown", f"{name} is no setting", f"use one of: {', '.join(part)}")
+        try:
+            part[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise EyasError("flags.range", f"--set {change}: {error}", "write the value as in YAML") from error
+    return parse_settings(document, Path("--set"))

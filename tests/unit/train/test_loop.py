@@ -25,6 +25,9 @@ class Recorder:
     def evaluated(self, progress, result):
         self.evaluations.append((progress.step, result.to_json()))
 
+    def saving(self):
+        pass
+
 
 class KilledError(Exception):
     pass
@@ -39,6 +42,9 @@ class KillAt:
             raise KilledError
 
     def evaluated(self, progress, result):
+        pass
+
+    def saving(self):
         pass
 
 

@@ -1,0 +1,73 @@
+"""What a run needs of a target and of data, checked before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from eyas.contract import ContractFacts, default_taps
+from eyas.corpus.feature_store import FeatureFolder
+from eyas.corpus.features import FeatureSource, OnlineFeatures, check_origin, facts_for
+from eyas.corpus.identity import check_identity
+from eyas.corpus.samples import read_samples
+from eyas.draft.model import DraftModel
+from eyas.errors import EyasError
+from eyas.models.target import Target
+from eyas.train.settings import TrainSettings
+from eyas.train.start import Weights
+
+
+def own_weights(target: Target) -> Weights:
+    """The target's embedding, head and final norm, in fp32."""
+    # A state of ones has the root mean square 1, so the norm gives its weight back.
+    ones = torch.ones(1, target.hidden_size, dtype=target.dtype, device=target.device)
+    return Weights(target.embedding().float(), target.head().float(), target.final_norm(ones)[0].float())
+
+
+def open_source(
+    data: Path,
+    target: Target,
+    known: ContractFacts,
+    settings: TrainSettings,
+    warm_start: DraftModel | None = None,
+    foreign_answers: bool = False,
+) -> FeatureSource:
+    """Features from a folder that ``eyas capture`` wrote, or from the target itself for a file of samples.
+
+    Raises ``features.origin`` if the data is of another target, tokenizer or template, ``features.identity`` or
+    ``features.taps`` if the target does not give what its taps are called, ``features.stale`` if the folder's taps are
+    not those of the settings or of the draft to start from.
+    """
+    taps = settings.draft.taps
+    if warm_start is not None:
+        taps = warm_start.config.taps
+    taps = taps if taps is not None else default_taps(target.num_layers)
+    if data.is_dir():
+        return _stored(FeatureFolder(data), taps, known, foreign_answers)
+    made = read_samples(data)
+    check_origin(made.facts, known, foreign_answers)
+    assert known.weights_sha256 is not None
+    facts = facts_for(target, known.weights_sha256, made.facts, taps)
+    if made.samples:
+        longest = max(made.samples, key=lambda sample: len(sample.tokens))
+        checked = check_identity(target, longest.tokens.tolist(), taps)
+        facts = facts.model_copy(update={"identity_error": checked.error})
+    return OnlineFeatures(target, made.samples, facts)
+
+
+def _stored(folder: FeatureFolder, taps: tuple[int, ...], known: ContractFacts, foreign: bool) -> FeatureFolder:
+    check_origin(folder.facts.samples, known, foreign)
+    if folder.facts.target.weights_sha256 != known.weights_sha256:
+        raise EyasError(
+            "features.origin",
+            f"{folder.folder} holds features of a target with other weights",
+            "capture them again from this target",
+        )
+    if folder.facts.taps != taps:
+        raise EyasError(
+            "features.stale",
+            f"{folder.folder} holds the taps {list(folder.facts.taps)}, and {list(taps)} are asked for",
+            "capture again with --taps, or train with the taps that are there",
+        )
+    return folder
