@@ -130,6 +130,7 @@ class LlamaTarget(Target):
                 setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
             self._weight_bytes += sum(linear.weight.numel() for linear in layer.linears) * width
             layer.pack()
+        self.row_exact = all(layer.fused is not None for layer in self.layers)
 
     @torch.no_grad()
     def forward(self, rows: Rows, cache: KVCache, out: Outputs) -> None:

@@ -44,6 +44,8 @@ class Target(ABC):
     device: torch.device
     dtype: torch.dtype
     """dtype of activations, keys and values."""
+    row_exact: bool = False
+    """Whether a row's bits are proven to depend on its own path alone, whatever else shares the forward."""
 
     @abstractmethod
     def forward(self, rows: Rows, cache: KVCache, out: Outputs) -> None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from eyas.models.reading import read_text
+import random
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import RUNNABLE
+from eyas.models.reading import read_text, read_texts
 from eyas.testing import load_tiny_target, tiny_prompts
 
 
@@ -19,3 +28,38 @@ def test_last_tap_through_the_norm_is_the_hidden_state() -> None:
     target, text = load_tiny_target(), tiny_prompts()[1]
     read = read_text(target, text, (target.num_layers,))
     assert target.final_norm(read.taps[:, 0]).allclose(read.hidden, atol=1e-5)
+
+
+BY_BACKEND = {backend: load_tiny_target(backend) for backend in RUNNABLE}
+TINY = BY_BACKEND[RUNNABLE[-1]]
+LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=5)
+
+
+@given(LENGTHS, st.integers(3, 40), st.integers(0, 2**31))
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("backend", RUNNABLE)
+def test_texts_read_together_are_to_the_bit_what_each_is_alone(
+    backend: str, lengths: list[int], chunk: int, seed: int
+) -> None:
+    """And so is a second call."""
+    target, draw = BY_BACKEND[backend], random.Random(seed)
+    texts = [[draw.randrange(target.vocab_size) for _ in range(length)] for length in lengths]
+    first, second = (read_texts(target, texts, (0, 4, 8), chunk) for _ in range(2))
+    for text, together, again in zip(texts, first, second, strict=True):
+        alone = read_text(target, text, (0, 4, 8), chunk)
+        for other in (alone, again):
+            assert torch.equal(together.taps, other.taps)
+            assert torch.equal(together.hidden, other.hidden)
+
+
+def test_texts_share_forwards_on_a_row_exact_target_only() -> None:
+    for target in BY_BACKEND.values():
+        with patch.object(target, "forward", wraps=target.forward) as forward:
+            read_texts(target, [[1, 2, 3], [4, 5]], (2,))
+        sizes = [len(call.args[0]) for call in forward.call_args_list]
+        assert sizes == ([5] if target.row_exact else [3, 2])
+
+
+def test_no_text_is_no_work() -> None:
+    assert read_texts(TINY, [], (2,)) == []
+    assert len(read_text(TINY, [], (2,)).hidden) == 0
