@@ -1,0 +1,5 @@
+"""python -m eyas."""
+
+from eyas.cli import main
+
+main()

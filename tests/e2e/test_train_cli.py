@@ -1,0 +1,136 @@
+"""`eyas train` as a user gives it: killed again and again with SIGKILL, it ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from eyas.contract import Contract
+from eyas.corpus.samples import SampleSet, write_samples
+from eyas.draft.checkpoint import load_draft
+from eyas.engine.session import facts_of
+from eyas.testing import tiny_pair
+from train_rig import FACTS, tiny_samples, tiny_target
+
+SETTINGS = (
+    *("draft.taps=[2,4,5]", "draft.draft_vocab_size=256", "ttt_steps=3", "samples_per_step=4", "epochs=3"),
+    *("micro_batch_tokens=400", "max_length=200", "learning_rate=0.003", "evaluate_every=5", "save_every=2"),
+    *("held_out_share=0.3", "later_share=0.7", "ema_decay=0.9"),
+)
+REPRODUCED = ("metrics.jsonl", "evaluations.jsonl", "draft/model.safetensors", "draft/contract.json")
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory) -> Path:
+    folder = tiny_pair()[0]
+    known = facts_of(folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    facts = FACTS.model_copy(
+        update={
+            "tokenizer_sha256": known.tokenizer_sha256,
+            "chat_template_sha256": known.chat_template_sha256,
+            "target_weights_sha256": known.weights_sha256,
+        }
+    )
+    path = tmp_path_factory.mktemp("samples") / "samples.npz"
+    write_samples(path, SampleSet(facts, tiny_samples()))
+    return path
+
+
+def command(samples: Path, out: Path, *more: str) -> list[str]:
+    asked = [part for setting in SETTINGS for part in ("--set", setting)]
+    target = str(tiny_pair()[0])
+    base = [sys.executable, "-m", "eyas", "train", str(samples), "--out", str(out), "--model", target]
+    return [*base, "--json", "--threads", "1", *asked, *more]
+
+
+def run(*args: object, **how: object) -> tuple[int, dict]:
+    done = subprocess.run(command(*args), capture_output=True, text=True, check=False, timeout=300)  # type: ignore[arg-type]
+    assert done.stdout, done.stderr[-2000:]
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def whole(samples, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    code, result = run(samples, out)
+    assert code == 0, result
+    return out, result
+
+
+@pytest.mark.slow
+def test_a_run_ends_in_a_draft_that_serves(whole):
+    out, result = whole
+    contract = Contract.read(out / "draft" / "contract.json")
+    assert contract.taps == (2, 4, 5)
+    assert contract.loss_mask_rule == "one-answer"
+    assert [r.model_dump(mode="json") for r in contract.expected] == result["expected"]
+    assert {r.num_steps for r in contract.expected} == set(range(1, 8))
+    assert load_draft(out / "draft", tiny_target()).config.draft_vocab_size == 256
+    assert {"settings.yaml", "environment.json", "curves.png", "origin.json"} <= {p.name for p in out.iterdir()}
+
+
+@pytest.mark.slow
+def test_killed_in_a_loop_it_ends_with_the_same_bits(whole, samples, tmp_path):
+    out, kills = tmp_path / "run", 0
+    state, metrics = out / "state.safetensors", out / "metrics.jsonl"
+    for _ in range(30):
+        process = subprocess.Popen(command(samples, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        lines, before = _lines(metrics), state.stat().st_mtime_ns if state.exists() else 0
+        while process.poll() is None:
+            moved = state.exists() and state.stat().st_mtime_ns != before
+            if moved and _lines(metrics) > lines + kills % 3:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+            time.sleep(0.002)
+        process.communicate()
+        if process.returncode == 0:
+            break
+    assert process.returncode == 0
+    assert kills >= 3
+    for name in REPRODUCED:
+        assert (out / name).read_bytes() == (whole[0] / name).read_bytes(), name
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.slow
+def test_another_wish_in_the_same_folder_is_refused(whole, samples):
+    code, result = run(samples, whole[0], "--set", "learning_rate=0.001")
+    assert code == 1
+    assert result["error"]["code"] == "train.resume-mismatch"
+    assert "learning_rate" in result["error"]["cause"]
+
+
+@pytest.mark.slow
+def test_a_warm_start_keeps_the_map(whole, samples, tmp_path):
+    out = tmp_path / "again"
+    code, result = run(samples, out, "--draft", str(whole[0] / "draft"), "--set", "epochs=1")
+    assert code == 0, result
+    first, second = (Contract.read(folder / "draft" / "contract.json") for folder in (whole[0], out))
+    assert first.vocab_map_sha256 == second.vocab_map_sha256
+
+
+@pytest.mark.slow
+def test_samples_of_another_tokenizer_are_refused(samples, tmp_path):
+    write_samples(tmp_path / "other.npz", SampleSet(FACTS, tiny_samples()))
+    code, result = run(tmp_path / "other.npz", tmp_path / "run")
+    assert code == 1
+    assert result["error"]["code"] == "features.origin"
+
+
+@pytest.mark.slow
+def test_a_plan_starts_nothing(samples, tmp_path):
+    code, result = run(samples, tmp_path / "run", "--plan")
+    assert code == 0
+    assert result["trained_parameters"] > 0
+    assert not (tmp_path / "run").exists()
