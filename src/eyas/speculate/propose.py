@@ -23,6 +23,9 @@ from eyas.speculate.sampling import process
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Growth, Tree, expand, rerank, sprout
 
+ABSORB_ROWS = 512
+"""Rows of one request that a draft forward takes at most: a batch's memory grows with the square of a chain."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -119,17 +122,24 @@ class DraftProposer:
         Draft row t takes the feature at t and the embedding of token t + 1. Returns the last row's step of each
         request, [B, H] each.
         """
-        parts = []
         for state in states:
-            first, count = state.absorbed, state.cached - state.absorbed
+            while state.cached - state.absorbed > ABSORB_ROWS:
+                self._absorb([state])
+        return self._absorb(states)
+
+    def _absorb(self, states: Sequence[DecodeState]) -> Step:
+        """The next ABSORB_ROWS rows of each at most."""
+        parts, features = [], []
+        for state in states:
+            first, count = state.absorbed, min(state.cached - state.absorbed, ABSORB_ROWS)
             assert count > 0, "every round leaves at least the root's feature"
-            chunk = state.tokens[first + 1 : first + count + 1]
-            parts.append(Part.chain(chunk, first, state.table[first:].tolist(), state.table[:first]))
-        rows = Rows.build(parts)
-        features = torch.cat([feature for state in states for feature in state.pending])
-        step = self.draft(rows, self.draft.combine(features.to(self.draft.norm.dtype)), self.cache)
-        for state in states:
-            state.absorbed, state.pending = state.cached, []
+            chunk, slots = state.tokens[first + 1 : first + count + 1], state.table[first : first + count].tolist()
+            parts.append(Part.chain(chunk, first, slots, state.table[:first]))
+            pending = torch.cat(list(state.pending))
+            features.append(pending[:count])
+            state.absorbed, state.pending = first + count, [pending[count:]] if count < len(pending) else []
+        rows, combined = Rows.build(parts), self.draft.combine(torch.cat(features).to(self.draft.norm.dtype))
+        step = self.draft(rows, combined, self.cache)
         last = torch.tensor([len(part.tokens) for part in parts]).cumsum(0) - 1
         return Step(step.carried[last], step.normed[last])
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel, Step
 from eyas.errors import EyasError
-from eyas.speculate import noise
+from eyas.speculate import noise, propose
 from eyas.speculate.propose import DraftProposer, NgramProposer, NoProposer, fitting, scratch_slots
 from eyas.speculate.sampling import process
 from eyas.speculate.state import DecodeState
@@ -125,6 +125,31 @@ def test_proposals_are_those_of_the_draft_without_a_cache(options: dict) -> None
                 longest = max(longest, proposal.tree.depth())
             text.accept(proposal.tree, draw)
     assert longest == 4
+
+
+def test_a_long_prompt_is_absorbed_in_pieces_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, pieces = (_absorbed(monkeypatch, rows) for rows in (512, 3))
+    assert torch.equal(whole.carried, pieces.carried)
+    assert torch.equal(whole.normed, pieces.normed)
+
+
+def _absorbed(monkeypatch: pytest.MonkeyPatch, rows: int) -> Step:
+    """The first step of two requests, of 11 and 2 rows, with so many rows a forward."""
+    monkeypatch.setattr(propose, "ABSORB_ROWS", rows)
+    target = random_target()
+    draft = random_draft(target)
+    proposer = DraftProposer(draft, draft.new_cache(64))
+    generator, states = torch.Generator().manual_seed(7), []
+    for number, count in enumerate((11, 2)):
+        tokens = list(range(5, 6 + count))
+        state = DecodeState(tokens, len(tokens), SamplingSettings(), list(range(32 * number, 32 * number + 32)))
+        features = torch.randn(count, draft.config.feature_size, generator=generator)
+        state.take(state.spare[:count], features)
+        states.append(state)
+    step = proposer.absorb(states)
+    assert [state.absorbed for state in states] == [11, 2]
+    assert all(not state.pending for state in states)
+    return step
 
 
 def same_tree(tree: Tree, expected: Tree) -> None:
