@@ -69,6 +69,20 @@ CODES: dict[str, str] = {
     "regen.settings": "Chats were begun with other settings or other prompts",
     "server.unreachable": "A server gives no answers",
     "server.refused": "A server refuses what no other request would change",
+    "package.missing": "A package that an option needs is not installed",
+    "samples.no-answers": "No answer is trained on",
+    "samples.all-cut": "Every answer was cut before its end of turn",
+    "samples.end-of-turn": "The end-of-turn token is no part of the answers",
+    "samples.mask": "What is marked as answers is not what the target said",
+    "samples.truncated": "Most samples were cut at the length limit",
+    "samples.leak": "Held-out prompts are trained on as well",
+    "samples.split": "Nothing is held out, or nothing is left to train on",
+    "samples.vocabulary": "A draft vocabulary does not fit the answers' tokens",
+    "samples.too-long": "A sample is longer than a row",
+    "rendering.user-turn": "The chat template has no user turn that can be continued",
+    "prompts.settings": "Drawn prompts were begun with other settings than they are to go on with",
+    "prompts.too-few": "Too few of the drawn prompts pass the filters",
+    "install.extra": "A verb needs a package of an extra that is not installed",
 }
 
 

@@ -159,7 +159,8 @@ class Renderer:
     def _thinking_of(self, chat: Chat) -> bool | None:
         """Where thinking is mixed, an answer with reasoning tells that it was on."""
         turns = [chat.messages[answer.message] for answer in chat.answers]
-        return self._switch(any(turn.get("reasoning_content") or THINK_CLOSE in content_of(turn) for turn in turns))
+        on = (turn.get("reasoning_content") is not None or THINK_CLOSE in content_of(turn) for turn in turns)
+        return self._switch(any(on))
 
     def _render(
         self, messages: Sequence[Message], tools: Sequence[Message], opened: bool, thinking: bool | None
@@ -169,7 +170,7 @@ class Renderer:
         turns = [for_template(message) for message in self._with_system(messages)]
         if not turns:
             raise EyasError("rendering.refused", "an answer stands before everything else", "begin with a user's turn")
-        given = [dict(tool) for tool in tools] or None
+        given: list[Any] | None = [dict(tool) for tool in tools] or None
         template = self.tokenizer.get_chat_template(tools=given)
         try:
             text = self.tokenizer.apply_chat_template(

@@ -24,8 +24,8 @@ def content_of(message: Message) -> str:
 
 
 def is_plain(message: Message) -> bool:
-    """Whether the message is its content alone, without reasoning or calls of tools."""
-    return not message.get("reasoning_content") and not message.get("tool_calls")
+    """Whether the message is its content alone, without calls of tools and without reasoning, be it empty."""
+    return message.get("reasoning_content") is None and not message.get("tool_calls")
 
 
 def for_template(message: Message) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def open_session(
     loaded = None
     if draft is not None:
         loaded = load_draft(draft, target, backend, known=facts_of(folder, tokenizer))
-    return Session(target, loaded, tokenizer, _eos_ids(folder))
+    return Session(target, loaded, tokenizer, eos_ids_of(folder))
 
 
 def facts_of(folder: Path, tokenizer: PreTrainedTokenizerBase) -> ContractFacts:
@@ -96,7 +96,7 @@ def builtin_draft_folder(model: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _eos_ids(folder: Path) -> tuple[int, ...]:
+def eos_ids_of(folder: Path) -> tuple[int, ...]:
     """Tokens that end an answer, by generation_config.json, else config.json."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name

@@ -144,6 +144,14 @@ def test_reasoning_as_sampled_is_kept_as_sampled(folder):
         assert texts(made, run) == (made.prompt_text([ASK]) + said, [said])
 
 
+def test_an_empty_thinking_block_that_was_said_is_part_of_the_answer(folder):
+    made = renderer(folder, QWEN3, "on")
+    said = "<think>\n\n</think>\n\nBecause of the air.<|im_end|>"
+    for sampled in ({1: made.encode(said)}, None):
+        (run,) = made.chat_tokens(chat(ASK, {**SAY, "reasoning_content": ""}, sampled=sampled))
+        assert texts(made, run)[1] == [said]
+
+
 def test_an_empty_thinking_block_that_nobody_said_is_refused(folder):
     made = renderer(folder, QWEN3, "on")
     fault = refused("rendering.rewritten", made.chat_tokens, chat(ASK, SAY))
