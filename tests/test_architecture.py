@@ -27,8 +27,8 @@ LAYERS = (
     ("speculate",),
     ("engine",),
     ("corpus",),
-    ("pull", "data", "capture", "train", "check", "plan", "serve", "launch", "bench"),
-    ("generate",),
+    ("pull", "data", "capture", "train", "export", "check", "plan", "serve", "launch", "bench"),
+    ("generate", "recipes"),
     ("demo", "testing"),
     ("cli",),
     ("__main__",),
@@ -39,8 +39,10 @@ WITHOUT_TORCH = ("errors", "contract", "metrics", "config", "artifacts", "dialec
 LAZY_PACKAGES = ("transformers", "huggingface_hub")
 """Slow to import and not always needed: these may be imported inside a function. In the CLI, anything may."""
 
-IMPORT_NAMES = {"huggingface-hub": "huggingface_hub"}
+IMPORT_NAMES = {"huggingface-hub": "huggingface_hub", "pyyaml": "yaml"}
 """Distributions whose import name differs from their name."""
+EXTRA_UNITS = {"train": ("data", "train")}
+"""Who may import the packages of an extra; all else must run without it."""
 
 FILE_LINES, SOFT_FILE_LINES = 400, 300
 FUNCTION_LINES, SOFT_FUNCTION_LINES = 60, 40
@@ -87,21 +89,36 @@ def test_imports_stand_at_the_top_of_their_file():
     assert lazy == []
 
 
+def distributions(lines: list[str]) -> set[str]:
+    return {re.split(r"[\s\[<>=~!;]", line)[0].lower() for line in lines}
+
+
 def test_every_imported_package_is_a_declared_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = {re.split(r"[\s\[<>=~!;]", line)[0].lower() for line in project["dependencies"]}
-    declared = {IMPORT_NAMES.get(name, name) for name in names}
-    used = set().union(*(rules.outside_roots(module, KNOWN) for module in SOURCES.values()))
-    assert used - set(sys.stdlib_module_names) - declared == set()
+    extras = project["optional-dependencies"]
+    assert extras.keys() - EXTRA_UNITS.keys() == {"dev"}
+    undeclared = {}
+    for name, module in SOURCES.items():
+        lines = [line for extra, units in EXTRA_UNITS.items() if module.unit in units for line in extras[extra]]
+        names = distributions([*project["dependencies"], *lines])
+        declared = {IMPORT_NAMES.get(distribution, distribution) for distribution in names}
+        missing = rules.outside_roots(module, KNOWN) - set(sys.stdlib_module_names) - declared
+        undeclared |= {name: missing} if missing else {}
+    assert undeclared == {}
 
 
 def test_dependencies_are_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {re.split(r"[\s\[<>=~!;]", line)[0].lower() for line in wanted}
+    extras = project["optional-dependencies"]
+    names = distributions([*project["dependencies"], *(line for lines in extras.values() for line in lines)])
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.partition("==")[0] for line in lines if not line.startswith("#")}
     assert names - pinned == set()
+
+
+def test_the_tests_have_what_the_extras_bring():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {line for lines in extras.values() for line in lines} - set(extras["dev"]) == set()
 
 
 def test_the_nouns_load_without_torch():
