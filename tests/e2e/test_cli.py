@@ -173,6 +173,17 @@ def test_ctrl_c_ends_with_130_and_says_what_is_left(run: Run, monkeypatch: pytes
     assert "interrupted" in err
 
 
+def test_a_package_that_is_not_installed_is_named_with_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'datasketch'", name="datasketch")
+
+    monkeypatch.setattr("eyas.pull.pull", missing)
+    code, _, err = run("pull", "builtin:smollm2-135m")
+    assert code == 1
+    assert_refused(err, "install.extra")
+    assert "eyas[train]" in err
+
+
 def test_demo_answers_twice_and_finds_the_texts_identical(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [
         Prompt(id=str(i), messages=({"role": "user", "content": text},), source=f"prompts:{'ab'[i % 2]}")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import NoReturn
 
 from rich.console import Console
 
 # Importing a module of verbs adds them.
-from eyas.cli import answer, basics, data
+from eyas.cli import answer, basics, capture, data, export, recipes, regen, samples, train
 from eyas.cli.app import app
 from eyas.errors import EyasError
 
-__all__ = ["answer", "app", "basics", "data", "main"]
+__all__ = ["answer", "app", "basics", "capture", "data", "export", "main", "recipes", "regen", "samples", "train"]
 
 
 def main() -> None:
@@ -20,12 +21,22 @@ def main() -> None:
     try:
         app()
     except EyasError as error:
-        if "--json" in sys.argv:
-            print(json.dumps({"error": {"code": error.code, "cause": error.cause, "fix": error.fix}}))
-        else:
-            console = Console(stderr=True, highlight=False, soft_wrap=True)
-            console.print(f"[bold red]error[/] [bold]\\[{error.code}][/]", end=" ")
-            console.print(error.cause, markup=False)
-            console.print("  [bold]fix:[/]", end=" ")
-            console.print(error.fix, markup=False)
-        sys.exit(2 if error.code.startswith("flags.") else 1)
+        _end(error)
+    except ModuleNotFoundError as error:
+        # A verb of training in an installation that was made for serving; a module of our own is our own fault.
+        if error.name is None or error.name.split(".")[0] == "eyas":
+            raise
+        cause = f"this verb needs the package {error.name}, which is not installed"
+        _end(EyasError("install.extra", cause, "pip install 'eyas[train]'"))
+
+
+def _end(error: EyasError) -> NoReturn:
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"code": error.code, "cause": error.cause, "fix": error.fix}}))
+    else:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error[/] [bold]\\[{error.code}][/]", end=" ")
+        console.print(error.cause, markup=False)
+        console.print("  [bold]fix:[/]", end=" ")
+        console.print(error.fix, markup=False)
+    sys.exit(2 if error.code.startswith("flags.") else 1)

@@ -2,7 +2,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eyas.corpus import prompts
@@ -77,6 +77,7 @@ def test_blank_lines_windows_ends_and_a_byte_order_mark_mean_nothing(tmp_path):
 turn = st.tuples(st.sampled_from(["user", "assistant"]), st.text(min_size=1).filter(str.strip))
 
 
+@settings(deadline=None)
 @given(st.lists(turn, min_size=1, max_size=6), st.text(min_size=1), st.text())
 def test_what_is_written_is_read_again(tmp_path_factory, turns, name, domain):
     messages = tuple({"role": role, "content": text} for role, text in turns)
