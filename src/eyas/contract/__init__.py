@@ -27,6 +27,7 @@ from eyas.contract.schema import (
     RopeOptions,
     TargetIdentity,
     TargetShape,
+    TargetSizes,
 )
 from eyas.contract.taps import (
     Convention,
@@ -53,6 +54,7 @@ __all__ = [
     "RopeOptions",
     "TargetIdentity",
     "TargetShape",
+    "TargetSizes",
     "WeightEntry",
     "Witness",
     "WitnessInfo",

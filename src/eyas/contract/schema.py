@@ -34,13 +34,18 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class TargetShape(Strict):
-    """What can be read off a target's config: the architecture's Hugging Face class name and its sizes."""
+class TargetSizes(Strict):
+    """What a draft's layout depends on: the target's architecture (Hugging Face class name) and its sizes."""
 
     architecture: Name
     num_layers: Count
     hidden_size: Count
     vocab_size: Count
+
+
+class TargetShape(TargetSizes):
+    """What can be read off a target's config."""
+
     num_heads: Count
     num_kv_heads: Count
     head_dim: Count

@@ -18,6 +18,8 @@ from eyas.errors import EyasError
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 EAGLE_KEY = "eagle_config"
 USE_KEY = "use_aux_hidden_state"
+LOOSE_KEY = "aux_hidden_state_layer_ids"
+"""No engine reads it for EAGLE-3; trainers mean taps by it (speculators) or SGLang's ids (SpecForge)."""
 
 Runner = Literal["v1", "v2"]
 

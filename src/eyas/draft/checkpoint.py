@@ -1,47 +1,49 @@
 """Draft checkpoints: one folder that SGLang, vLLM and Eyas read alike.
 
-    config.json          ``eyas.draft.layout``
-    model.safetensors    ``eyas.draft.names``; d2t (offsets, int64) and t2d (bool) only for a reduced vocabulary
-    contract.json        what the draft was trained for, if known; enforced on loading
-    manifest.json        hashes, written last
+    config.json           ``eyas.draft.layout``
+    model.safetensors     ``eyas.draft.names``; d2t (offsets, int64) and t2d (bool) only for a reduced vocabulary
+    contract.json         what the draft was trained for, if known; enforced on loading
+    witness.safetensors   what must come out of draft and target, if known: ``eyas.contract.witness``
+    README.md, …          the model card and its pictures, if given
+    manifest.json         hashes, written last
 
 ``embed_tokens.weight`` is stored only if the draft's embedding is its own, because SGLang replaces it whenever the
-widths agree. The head is always stored.
+widths agree. The head is always stored. Folders of other trainers are read by the same function.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eyas.artifacts import build_folder
-from eyas.contract import Contract, ContractFacts, RopeOptions, TargetShape, enforce, vocab_map_sha256
+from eyas.contract import (
+    Contract,
+    ContractFacts,
+    RopeOptions,
+    TargetShape,
+    Witness,
+    enforce,
+    sha256_hex,
+    vocab_map_sha256,
+)
 from eyas.dialects.engines import Engine
 from eyas.draft.config import DraftConfig, LayerDialect
-from eyas.draft.layout import from_json, norm_options, to_json
+from eyas.draft.layout import norm_options, refuse_for, to_json
 from eyas.draft.model import DraftModel
-from eyas.draft.names import EMBEDDING, HEAD, KEPT, OFFSETS, canonical_names, parameter_pieces
-from eyas.draft.vocab import check_kept, check_offsets, kept_mask
+from eyas.draft.names import HEAD, KEPT, OFFSETS, parameter_pieces
+from eyas.draft.stored import DTYPES, check_finite, read_stored, write_stored
+from eyas.draft.vocab import check_offsets, kept_mask
 from eyas.errors import EyasError
 from eyas.kernels import get_backend
-from eyas.models.config import read_config
-from eyas.models.strict import check_tensors
 from eyas.models.target import Target
-from eyas.models.weights.safetensors import (
-    SINGLE,
-    Checkpoint,
-    TensorInfo,
-    open_checkpoint,
-    write_safetensors,
-)
+from eyas.models.weights.safetensors import open_checkpoint
 
-CONTRACT = "contract.json"
-DTYPES = {torch.float32: ("F32", "float32"), torch.bfloat16: ("BF16", "bfloat16"), torch.float16: ("F16", "float16")}
-"""dtype → its name in safetensors and in config.json."""
+CONTRACT, WITNESS = "contract.json", "witness.safetensors"
 
 
 def write_draft(
@@ -51,29 +53,52 @@ def write_draft(
     contract: Contract | None = None,
     dtype: torch.dtype = torch.bfloat16,
     engines: Sequence[Engine] | None = None,
+    witness: Witness | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write ``folder`` at once or not at all; an older one is replaced. One writer at a time.
 
-    ``engines``: those that must serve it as trained, by default the newest SGLang and vLLM known. Raises
-    ``draft.dialect`` if one of them cannot, ``draft.vocab-map``, ``contract.mismatch`` if the contract is of another
-    draft, ``model.nonfinite`` for weights that are not finite as ``dtype``.
+    ``model``: not packed. ``engines``: those that must serve it as trained, by default the newest SGLang and vLLM
+    known. ``witness``: of this very contract. ``files``: more files by name, such as the model card. Raises
+    ``draft.dialect`` if an engine cannot, ``draft.vocab-map``, ``contract.mismatch`` if the contract is of another
+    draft or the witness of another contract, ``model.nonfinite`` for weights that are not finite as ``dtype``.
     """
     config = model.config
+    assert not model.packed, "packed weights are the backend's: write the draft that was trained"
     served = engines or (Engine.parse("sglang"), Engine.parse("vllm"))
+    refuse_for(config, served)
     document = to_json(config, target_architecture, served, DTYPES[dtype][1])
     if config.has_map:
         check_offsets(model.d2t.cpu(), config.vocab_size)
+    beside = dict(files or {})
+    assert not beside.keys() & {CONTRACT, WITNESS}, beside.keys()
     if contract is not None:
         enforce(contract, draft_facts(model))
+        beside[CONTRACT] = contract.to_json().encode()
+    if witness is not None:
+        check_witness(witness, beside.get(CONTRACT))
+        beside[WITNESS] = witness.to_bytes()
     tensors = _stored(model, dtype)
-    kinds = {torch.int64: "I64", torch.bool: "BOOL", dtype: DTYPES[dtype][0]}
-    specs = {name: (kinds[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
     with build_folder(folder, "draft", folder.name, f"a draft of {target_architecture}") as made:
-        write_safetensors(made.path / SINGLE, specs, tensors.items())
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        (made.path / "config.json").write_text(text, encoding="utf-8")
-        if contract is not None:
-            (made.path / CONTRACT).write_text(contract.to_json(), encoding="utf-8")
+        write_stored(made.path, document, tensors, beside)
+
+
+def check_witness(witness: Witness, contract: bytes | None) -> None:
+    """Raise ``contract.mismatch`` unless the witness belongs to the contract with these bytes."""
+    actual = None if contract is None else sha256_hex(contract)
+    if actual != witness.info.contract_sha256:
+        cause = f"the witness belongs to the contract {witness.info.contract_sha256}, and this one is {actual}"
+        raise EyasError("contract.mismatch", cause, "take contract.json and witness.safetensors from the same draft")
+
+
+def read_witness(folder: Path) -> Witness:
+    """The witness in a draft's folder. Raises ``artifact.…``, ``witness.schema``, and ``contract.mismatch`` where it
+    is not of the contract beside it.
+    """
+    witness = Witness.read(folder / WITNESS)
+    contract = folder / CONTRACT
+    check_witness(witness, contract.read_bytes() if contract.is_file() else None)
+    return witness
 
 
 def read_draft(
@@ -89,16 +114,16 @@ def read_draft(
     the target's, and ``notes`` say so. Raises ``artifact.…``, ``draft.…``, ``taps.…``, ``model.tensor-…``,
     ``model.nonfinite``. ``layer_dialect``: whose norms several layers use, where the file does not say.
     """
-    document = read_config(folder)
-    checkpoint = open_checkpoint(folder)
-    names = canonical_names(checkpoint.infos)
-    own_embedding = EMBEDDING in names and not _same_embedding(checkpoint, names[EMBEDDING], target)
-    config, notes = from_json(document, target_shape(target), names, own_embedding, layer_dialect)
-    shared_head = document["draft_vocab_size"] is None
-    tensors = _load(checkpoint, names, config, shared_head)
-    if not own_embedding:
+    embedding = target.embedding()
+
+    def is_targets(stored: Tensor) -> bool:
+        return torch.equal(stored.to(embedding.device, embedding.dtype), embedding)
+
+    stored = read_stored(folder, target_shape(target), is_targets, layer_dialect)
+    config, notes, tensors = stored.config, stored.notes, stored.tensors
+    if not config.own_embedding:
         notes += ("the embedding is the target's",)
-    if shared_head:
+    if stored.shared_head:
         _check_shared_head(config, target)
         tensors[HEAD] = target.head()
         notes += ("draft_vocab_size is null: the head is the target's",)
@@ -169,15 +194,18 @@ def draft_facts(model: DraftModel, target: Target | None = None, known: Contract
     facts = {name: getattr(known, name) for name in known.model_fields_set} if known else {}
     if target is not None:
         facts["target"] = target_shape(target)
-    return ContractFacts(
-        **facts
-        | {
-            "taps": config.taps,
-            "norms": norm_options(config),
-            "rope": RopeOptions(theta=config.rope_theta, scaling=config.rope_scaling, partial_rotary_factor=1.0),
-            "vocab_map_sha256": vocab_map_sha256(model.d2t.cpu().numpy()) if config.has_map else None,
-        }
-    )
+    return ContractFacts(**facts | config_facts(config, model.d2t))
+
+
+def config_facts(config: DraftConfig, d2t: Tensor | None) -> dict[str, Any]:
+    """The facts that a draft's config and its map settle, as keywords of ``ContractFacts``."""
+    assert not config.has_map or d2t is not None
+    return {
+        "taps": config.taps,
+        "norms": norm_options(config),
+        "rope": RopeOptions(theta=config.rope_theta, scaling=config.rope_scaling, partial_rotary_factor=1.0),
+        "vocab_map_sha256": vocab_map_sha256(d2t.cpu().numpy()) if config.has_map and d2t is not None else None,
+    }
 
 
 def _stored(model: DraftModel, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -186,7 +214,7 @@ def _stored(model: DraftModel, dtype: torch.dtype) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, pieces in parameter_pieces(config).items():
         value = state[name].detach().to("cpu", dtype)
-        _check_finite(name, value)
+        check_finite(name, value)
         parts = value.split([shape[0] for _, shape in pieces])
         for (piece, shape), part in zip(pieces, parts, strict=True):
             assert tuple(part.shape) == shape, (piece, part.shape)
@@ -195,56 +223,6 @@ def _stored(model: DraftModel, dtype: torch.dtype) -> dict[str, Tensor]:
         tensors[OFFSETS] = model.d2t.cpu()
         tensors[KEPT] = kept_mask(tensors[OFFSETS], config.vocab_size)
     return tensors
-
-
-def _load(
-    checkpoint: Checkpoint, names: Mapping[str, str], config: DraftConfig, shared_head: bool
-) -> dict[str, Tensor]:
-    """Exactly the tensors that the config asks for, by canonical name, checked before any is read."""
-    infos: dict[str, TensorInfo] = {name: checkpoint.infos[stored] for name, stored in names.items()}
-    floats = {piece: shape for pieces in parameter_pieces(config).values() for piece, shape in pieces}
-    if shared_head:
-        del floats[HEAD]
-    if not config.own_embedding:
-        infos.pop(EMBEDDING, None)
-    if config.has_map and OFFSETS not in infos:
-        raise EyasError(
-            "draft.vocab-map",
-            f"{OFFSETS} is missing, and the head has {config.draft_vocab_size} rows for {config.vocab_size} tokens",
-            "take the whole checkpoint from its source again: engines would take draft ids for target ids",
-        )
-    maps = {OFFSETS: (config.draft_vocab_size,), KEPT: (config.vocab_size,)}
-    expected = floats | {name: shape for name, shape in maps.items() if name in infos}
-    check_tensors(infos, expected)
-    for name in floats:
-        if infos[name].dtype not in {stored for stored, _ in DTYPES.values()}:
-            raise EyasError(
-                "draft.config", f"{name} is stored as {infos[name].dtype}", "use weights that are not quantised"
-            )
-    loaded = checkpoint.load([names[name] for name in expected])
-    tensors = {name: loaded[names[name]] for name in expected}
-    for name in floats:
-        _check_finite(name, tensors[name])
-    if OFFSETS in tensors:
-        check_offsets(tensors[OFFSETS], config.vocab_size)
-    if KEPT in tensors:
-        check_kept(tensors[KEPT], tensors.get(OFFSETS), config.vocab_size)
-    return tensors
-
-
-def _check_finite(name: str, value: Tensor) -> None:
-    if not bool(value.isfinite().all()):
-        cause = f"the draft's {name} holds NaN or infinity as {str(value.dtype).removeprefix('torch.')}"
-        raise EyasError("model.nonfinite", cause, "use bf16 or fp32 instead of fp16, or an earlier checkpoint")
-
-
-def _same_embedding(checkpoint: Checkpoint, name: str, target: Target) -> bool:
-    """A stored embedding that is the target's own is only a copy, and the target's serves."""
-    embedding = target.embedding()
-    if checkpoint.infos[name].shape != tuple(embedding.shape):
-        return False
-    stored = checkpoint.load([name])[name]
-    return torch.equal(stored.to(embedding.device, embedding.dtype), embedding)
 
 
 def _check_shared_head(config: DraftConfig, target: Target) -> None:

@@ -70,6 +70,12 @@ class DraftConfig(Settings):
                 f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads",
                 "mend the draft's config.json",
             )
+        if self.head_dim % 2:
+            raise EyasError(
+                "draft.config",
+                f"head_dim is {self.head_dim}, and rotary embedding turns pairs of elements",
+                "use an even head_dim",
+            )
         if self.hidden_size != self.target_hidden_size and not self.own_embedding:
             raise EyasError(
                 "draft.config",

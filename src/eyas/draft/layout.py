@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from eyas.contract import NormOptions, TargetShape
+from eyas.contract import NormOptions, TargetSizes
 from eyas.dialects.checkpoint import (
     DRAFT_ARCHITECTURES,
     EAGLE_KEY,
@@ -35,29 +35,35 @@ def norm_options(config: DraftConfig) -> NormOptions:
     )
 
 
-def refuse_for(config: DraftConfig, engines: Sequence[Engine]) -> None:
-    """Raise ``draft.dialect`` if one of these engines cannot load this draft, or would change it in silence."""
-    layout = DraftLayout(
+def layout_of(config: DraftConfig, *, has_map: bool | None = None, own_head: bool = True) -> DraftLayout:
+    """What a checkpoint of this draft needs from an engine. ``has_map``: whether one is stored, by default where the
+    vocabulary is reduced; ``own_head``: whether the head is.
+    """
+    return DraftLayout(
         norms=norm_options(config),
         num_taps=len(config.taps),
         hidden_size=config.hidden_size,
         target_hidden_size=config.target_hidden_size,
         target_vocab_size=config.vocab_size,
         draft_vocab_size=config.draft_vocab_size,
-        has_vocab_map=config.has_map,
+        has_vocab_map=config.has_map if has_map is None else has_map,
         num_layers=config.num_layers,
         deep_norm="hidden_norm" if deep_norm(config) == "hidden_norm" else "input_layernorm",
         own_embeddings=config.own_embedding,
+        own_head=own_head,
         attention_bias=config.attention_bias,
         fc_bias=config.fc_bias,
     )
+
+
+def refuse_for(config: DraftConfig, engines: Sequence[Engine]) -> None:
+    """Raise ``draft.dialect`` if one of these engines cannot load this draft, or would change it in silence."""
     for engine in engines:
-        refuse_limits(layout, engine)
+        refuse_limits(layout_of(config), engine)
 
 
 def to_json(config: DraftConfig, target_architecture: str, engines: Sequence[Engine], dtype: str) -> dict[str, Any]:
-    """config.json's content for ``engines``; raises ``draft.dialect`` where one cannot serve the draft as it is."""
-    refuse_for(config, engines)
+    """config.json's content for ``engines``; raises ``draft.dialect`` where one cannot capture the taps."""
     scaling = config.rope_scaling
     rope = {"rope_theta": config.rope_theta, **(scaling or {"rope_type": "default"})}
     document: dict[str, Any] = {
@@ -93,6 +99,7 @@ def to_json(config: DraftConfig, target_architecture: str, engines: Sequence[Eng
             "target_num_layers": config.target_num_layers,
             "taps": list(config.taps),
             "layer_dialect": config.layer_dialect,
+            "engines": [f"{engine.name}=={engine.version}" for engine in engines],
         },
     }
     if config.fc_bias:
@@ -102,7 +109,7 @@ def to_json(config: DraftConfig, target_architecture: str, engines: Sequence[Eng
 
 def from_json(
     document: Mapping[str, Any],
-    target: TargetShape,
+    target: TargetSizes,
     stored: Collection[str],
     own_embedding: bool,
     layer_dialect: LayerDialect | None = None,
@@ -172,6 +179,7 @@ def _refuse_silent(document: Mapping[str, Any], llama: ModelConfig, stored: Coll
         raise bad_config(f"draft_vocab_size is null, which means the target's head, but the checkpoint holds {HEAD}")
     if "target_hidden_size" in document and document["target_hidden_size"] is None:
         raise bad_config("target_hidden_size is null, which engines multiply: leave it out or write a number")
+    _check_rope(document)
     if llama.tie_word_embeddings:
         raise bad_config("tie_word_embeddings is true: one engine then replaces the head by the target's embedding")
     if llama.mlp_bias:
@@ -189,7 +197,24 @@ def _refuse_silent(document: Mapping[str, Any], llama: ModelConfig, stored: Coll
         )
 
 
-def _check_target(document: Mapping[str, Any], llama: ModelConfig, target: TargetShape) -> None:
+def _check_rope(document: Mapping[str, Any]) -> None:
+    """RoPE stands in several places, and which one counts depends on the version of transformers that reads it."""
+    old, new = (document.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        raise bad_config(f"rope_scaling is {old!r} and rope_parameters is {new!r}, not objects")
+    bases = [entry["rope_theta"] for entry in (document, old, new) if entry.get("rope_theta") is not None]
+    if any(base != bases[0] for base in bases):
+        raise bad_config(f"rope_theta is said to be {' and '.join(map(str, bases))}")
+    if old and new and _scaling(old) != _scaling(new):
+        raise bad_config(f"rope_scaling is {old}, and rope_parameters is {new}")
+
+
+def _scaling(entry: Mapping[str, Any]) -> dict[str, Any]:
+    kind = entry.get("rope_type", entry.get("type", "default"))
+    return {key: v for key, v in entry.items() if key not in ("rope_theta", "type")} | {"rope_type": kind}
+
+
+def _check_target(document: Mapping[str, Any], llama: ModelConfig, target: TargetSizes) -> None:
     own = own_entry(document)
     pairs = (
         ("architecture", own.get("target_architecture", target.architecture), target.architecture),

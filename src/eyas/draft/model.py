@@ -118,6 +118,8 @@ class DraftModel(nn.Module):
             config.head_dim, config.rope_theta, config.rope_scaling, config.max_position_embeddings
         )
         self.rotary = RotaryTable(frequencies, factor, num_positions or config.max_position_embeddings)
+        self.packed = False
+        """True once the weights are the backend's: the draft then serves, and cannot be trained or written."""
         self.notes: tuple[str, ...] = ()
         """What was completed from the target, or understood from a default, when a checkpoint was read."""
 
@@ -137,14 +139,13 @@ class DraftModel(nn.Module):
             )
         return self.fc(features)
 
-    def step(
-        self, tokens: Tensor, hidden: Tensor, positions: Tensor, attend: Attend, keep: Keep = None
-    ) -> Step:
+    def step(self, tokens: Tensor, hidden: Tensor, positions: Tensor, attend: Attend, keep: Keep = None) -> Step:
         """One step: ``tokens``[…] are those after the hidden states' positions; ``hidden``[…, H] is combine() of
         the target's feature, or the carried state of the step before; ``positions``[…] those of the hidden states.
 
         ``keep``: of flat rows [R], those that are wanted; the last layer's ``attend`` gives only them.
         """
+        assert not (self.packed and torch.is_grad_enabled()), "a packed draft cannot be trained: use read_draft's"
         embedded = F.embedding(tokens, self.embed_tokens).to(hidden.dtype)
         turn = self.rotary.at(positions)
         for i, layer in enumerate(self.layers):
@@ -168,6 +169,7 @@ class DraftModel(nn.Module):
     def pack(self) -> DraftModel:
         """Hand the matrices to the backend; no gradients, and no writing, from here on."""
         self.requires_grad_(False)
+        self.packed = True
         for part in (self.fc, self.head):
             part.pack(self.backend)
         for layer in self.decoder_layers:

@@ -29,7 +29,26 @@ EDITS: dict[str, tuple[str, dict[str, Any]]] = {
     "another activation": ("draft.config", {"hidden_act": "gelu"}),
     "a flag that is no flag": ("draft.config", {"norm_output": "yes"}),
     "model_type of an MTP module": ("draft.config", {"model_type": "deepseek_v3"}),
-    "no RoPE that can be cached": ("model.config", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
+    "no RoPE that can be cached": (
+        "model.config",
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters": None},
+    ),
+    "two RoPE scalings": (
+        "draft.config",
+        {
+            "rope_scaling": {"type": "linear", "factor": 2.0},
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0},
+        },
+    ),
+    "two RoPE bases": ("draft.config", {"rope_theta": 500.0}),
+    "ids that no engine reads, and others": ("draft.dialect", {"aux_hidden_state_layer_ids": [3, 5, 6]}),
+    "ids that no engine reads, alone": (
+        "draft.dialect",
+        {
+            "remove": ("eyas", "eagle_config", "eagle_aux_hidden_state_layer_ids"),
+            "aux_hidden_state_layer_ids": [2, 4, 5],
+        },
+    ),
     "other number of aux states": ("draft.config", {"num_aux_hidden_states": 2}),
     "MLA": ("draft.dialect", {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
     "EAGLE-1": ("draft.dialect", {"architectures": ["LlamaForCausalLMEagle"]}),
@@ -51,6 +70,7 @@ EDITS: dict[str, tuple[str, dict[str, Any]]] = {
     "another hidden size": ("draft.target-mismatch", {"target_hidden_size": 32}),
     "another vocabulary": ("draft.target-mismatch", {"vocab_size": 50}),
     "an unknown entry of ours": ("draft.config", {"eyas": {"tap": [2]}}),
+    "an engine without rules": ("dialect.unknown-engine", {"eyas": {"engines": ["tensorrt"]}}),
     "fc_norm without its tensors": ("model.tensor-missing", {"fc_norm": True}),
     "attention_bias without its tensors": ("model.tensor-missing", {"attention_bias": True}),
     "more layers than stored": ("model.tensor-missing", {"num_hidden_layers": 2}),
