@@ -23,7 +23,7 @@ from eyas.train.settings import TrainSettings
 
 class FeatureChoice(Settings):
     """Where training takes features from: ``online``, the target computes them whenever they are needed; ``stored``,
-    ``eyas capture`` wrote them once. ``target_dtype``: of the weights of a target that runs in the same process.
+    ``eyas capture`` wrote them once. ``target_dtype``: of the target's weights where it is in the same process.
     """
 
     mode: Literal["online", "stored"] = "online"
@@ -31,6 +31,10 @@ class FeatureChoice(Settings):
     top_k: Annotated[int, Field(ge=1)] | None = None
     """Keep the likeliest tokens in place of the last state."""
     target_dtype: Literal["fp32", "bf16"] = "fp32"
+    target_in_process: bool = True
+    """False: of the target only embedding, head and final norm are read, which needs stored features."""
+    captured: bool = False
+    """The features are on disk already."""
 
     @model_validator(mode="after")
     def _consistent(self) -> FeatureChoice:
@@ -39,6 +43,12 @@ class FeatureChoice(Settings):
                 "flags.contradiction",
                 f"features online and top_k {self.top_k}: nothing is stored that could be made smaller",
                 "use mode: stored, or leave top_k out",
+            )
+        if self.mode == "online" and (self.captured or not self.target_in_process):
+            raise EyasError(
+                "flags.contradiction",
+                "features online are computed by a target in the same process, and never captured",
+                "use mode: stored, or leave captured and target_in_process out",
             )
         return self
 

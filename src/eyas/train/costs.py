@@ -44,7 +44,7 @@ def total_parameters(config: DraftConfig) -> int:
 
 
 def feature_bytes(config: DraftConfig, features: FeatureChoice, data: Amount) -> int:
-    """Bytes that ``eyas capture`` writes."""
+    """Bytes of all features that ``eyas capture`` writes."""
     layout = Layout(len(config.taps), config.target_hidden_size, features.storage, features.top_k)
     shards = ceil(data.tokens * layout.bytes_per_token / SHARD_BYTES)
     return data.tokens * (layout.bytes_per_token + TOKEN_BYTES) + shards * SHARD_OVERHEAD
@@ -119,7 +119,7 @@ def memory_parts(
     """Bytes of one process at its fullest moment, by part; their sum is the peak."""
     P, H, V, d = trained_parameters(config), config.hidden_size, config.vocab_size, config.draft_vocab_size
     parts = {"the process itself": PROCESS_BYTES}
-    if features.mode == "online":
+    if features.target_in_process:
         parts["target weights"] = target.total * (BF16 if features.target_dtype == "bf16" else FP32)
     share = machine.processes if machine.sharded else 1
     buckets = FP32 * P if machine.processes > 1 and not machine.sharded else 0

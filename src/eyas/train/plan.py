@@ -60,8 +60,8 @@ class TrainingPlan:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes that the run needs on disk, those of captured features with them."""
-        return self.feature_bytes + self.checkpoint_bytes
+        """Bytes that are still to be written."""
+        return self.checkpoint_bytes + (0 if self.features.captured else self.feature_bytes)
 
     def require(self) -> None:
         """Raise the first refusal: ``train.memory``, ``features.disk`` or ``pull.disk-full``."""
@@ -103,7 +103,7 @@ def plan_training(
     seconds = sum(operations.values()) / (machine.flops * EFFICIENCY * machine.processes)
     memory = costs.memory_parts(config, target, settings, data, features, machine)
     stored = costs.feature_bytes(config, features, data.all) if features.mode == "stored" else 0
-    kept = costs.checkpoint_bytes(config, settings)
+    kept, missing = costs.checkpoint_bytes(config, settings), 0 if features.captured else stored
     return TrainingPlan(
         config=config,
         settings=settings,
@@ -123,8 +123,8 @@ def plan_training(
         operations=operations,
         seconds=seconds,
         assumptions=_assumptions(settings, data, features, target, machine),
-        warnings=_warnings(sum(memory.values()), stored + kept, steps, machine),
-        refusals=_refusals(config, settings, features, memory, (stored, kept), machine),
+        warnings=_warnings(sum(memory.values()), missing + kept, steps, machine),
+        refusals=_refusals(config, settings, features, memory, (missing, kept), machine),
     )
 
 
@@ -140,9 +140,9 @@ def _assumptions(
         said.append("data: estimated from averages, not counted in samples")
     if not target.exact:
         said.append("target: its parameters are estimated from the keys of its config.json")
-    if features.mode == "online":
+    if features.target_in_process:
         said.append(f"target: its weights are in the same process, as {features.target_dtype}")
-    else:
+    if features.mode == "stored":
         said.append("features: captured before, for which this time and memory do not count")
     if settings.patience is not None:
         said.append("time: patience may stop the run earlier")
@@ -191,7 +191,9 @@ def _smaller(settings: TrainSettings, features: FeatureChoice, part: str) -> str
     """What makes the largest part of memory smaller."""
     if part == "target weights":
         smaller = "" if features.target_dtype == "bf16" else "--dtype bf16, or "
-        return f"{smaller}capture features first (`eyas capture`) on a machine that holds the target, and train on them"
+        return (
+            f"{smaller}capture features first (`eyas capture`) on a machine that holds the target, and train without it"
+        )
     if part in ("activations", "workspace", "teacher", "features", "making a batch"):
         recompute = "" if settings.recompute else "recompute: true, or "
         return f"{recompute}lower micro_batch_tokens and max_length, or draft_vocab_size"

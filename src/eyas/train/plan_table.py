@@ -30,6 +30,7 @@ def _run(plan: TrainingPlan) -> Table:
     c, trained, machine, ttt = plan.config, plan.data.trained, plan.machine, plan.settings.ttt_steps
     table = Table("", "planned", title="training plan", title_justify="left", show_header=False)
     about = "" if plan.data.measured else "about "
+    there = " (there already)" if plan.features.captured else ""
     rows = {
         "draft": f"{plan.trained_parameters:,} parameters trained, {plan.total_parameters:,} with the embedding",
         "": f"taps {list(c.taps)}, hidden {c.hidden_size}, vocabulary {c.draft_vocab_size:,} of {c.vocab_size:,}",
@@ -37,7 +38,7 @@ def _run(plan: TrainingPlan) -> Table:
         f" {trained.answer_tokens:,} of answers; {plan.data.held.conversations:,} held out",
         "steps": f"{plan.optimizer_steps:,} optimizer steps, {plan.steps_per_epoch:,} an epoch; TTT {ttt}",
         "tokens seen": f"{plan.tokens_seen:,}, {plan.answer_tokens_seen:,} of answers",
-        "disk": f"features {human_bytes(plan.feature_bytes)}, states {human_bytes(plan.checkpoint_bytes)};"
+        "disk": f"features {human_bytes(plan.feature_bytes)}{there}, states {human_bytes(plan.checkpoint_bytes)};"
         f" {human_bytes(machine.free_disk)} free",
         "memory": f"about {human_bytes(plan.peak_memory)} a process; {human_bytes(machine.free_memory)} free",
         "time": f"about {human_time(plan.seconds)} on {machine.processes} x {machine.device}",

@@ -33,7 +33,7 @@ from support.feature_rig import capture_tiny, tiny_samples
 from support.train_piece import ANSWER, LENGTH, random_objective, random_piece, tiny_document
 
 MACHINE = Machine("cpu", free_memory=1 << 50, free_disk=1 << 50, flops=1e12)
-STORED = FeatureChoice(mode="stored")
+STORED = FeatureChoice(mode="stored", target_in_process=False)
 MEMORY_FACTOR = 1.25
 """How near the planned peak is to a real one."""
 PIECE_FACTOR = 1.5
@@ -204,6 +204,7 @@ def test_memory_follows_what_is_asked():
     assert "target weights" not in plain.memory
     assert online.memory["target weights"] == 4 * target_size(tiny_document()).total
     half = tiny_plan(features=FeatureChoice(target_dtype="bf16"))
+    assert tiny_plan(features=FeatureChoice(mode="stored")).memory["target weights"] == online.memory["target weights"]
     assert 2 * half.memory["target weights"] == online.memory["target weights"]
     shared = dataclasses.replace(MACHINE, processes=4, sharded=True)
     part = "draft: masters, gradients, moments"
@@ -297,9 +298,20 @@ def test_what_fits_is_not_refused_and_what_is_tight_is_said():
     assert [line.split()[0] for line in again.warnings] == ["memory", "disk", "only"]
 
 
-def test_top_k_of_nothing_that_is_stored_is_a_contradiction():
+def test_features_that_are_there_need_no_disk():
+    there = STORED.model_copy(update={"captured": True})
+    missing, present = tiny_plan(), tiny_plan(features=there)
+    assert missing.feature_bytes == present.feature_bytes > 0
+    assert missing.disk_bytes - present.disk_bytes == missing.feature_bytes
+    room = dataclasses.replace(MACHINE, free_disk=present.disk_bytes)
+    tiny_plan(machine=room, features=there).require()
+    assert refused(room).code == "pull.disk-full"
+
+
+@pytest.mark.parametrize("options", [{"top_k": 8}, {"captured": True}, {"target_in_process": False}], ids=str)
+def test_online_features_are_not_stored(options):
     with pytest.raises(EyasError) as caught:
-        FeatureChoice(top_k=8)
+        FeatureChoice(**options)
     assert caught.value.code == "flags.contradiction"
 
 
