@@ -116,6 +116,17 @@ def test_a_turn_that_fails_ends_its_conversation_alone(tmp_path: Path) -> None:
     assert len(regenerated(tmp_path, PROMPTS, Scripted(), RegenSettings())[0]) == 7
 
 
+def test_what_a_server_owes_is_asked_for_again(tmp_path: Path) -> None:
+    def says(ask: Ask) -> Reply | Failure:
+        return Failure(ask, "server-error", "500") if ask.messages[-1]["content"] == "2.1" else counting(ask)
+
+    chats, left_out = regenerated(tmp_path, PROMPTS[:3], Scripted(says), RegenSettings())
+    assert [chat.prompt_id for chat in chats] == ["p0", "p1"]
+    assert left_out == [LeftOut("p2#0", "server-error", "500")]
+    chats, _ = regenerated(tmp_path, PROMPTS[:3], Scripted(), RegenSettings())
+    assert len(chats[2].answers) == 3
+
+
 def test_a_second_greedy_sample_would_be_the_first(tmp_path: Path) -> None:
     chats, left_out = regenerated(tmp_path, PROMPTS[:1], Scripted(), RegenSettings(temperatures=(0.0, 0.0, 1.0)))
     assert [chat.id for chat in chats] == ["p0#0", "p0#2"]

@@ -40,14 +40,18 @@ class Conversation:
             return _number(self.settings.seed, self.id, "thinking") % 2 == 0
         return {"none": None, "off": False, "on": True}[self.settings.thinking]
 
+    @property
+    def expected_answers(self) -> int:
+        """How many turns are still to be answered if each goes as the data has it."""
+        roles = [message["role"] for message in [*self.messages[-1:], *self._given]]
+        pairs = zip(roles, [*roles[1:], "user"], strict=True)
+        return sum(role in _OPEN and (after == "user" or self._replaces(after)) for role, after in pairs)
+
     def next_ask(self) -> Ask | None:
         """Takes over given messages up to the next turn that the target must answer; None if there is none."""
         while self._given:
             message = self._given[0]
-            wants_answer = message["role"] == "user" or (
-                message["role"] == "assistant" and not self.settings.keep_given
-            )
-            if wants_answer and self._is_open():
+            if self._is_open() and (message["role"] == "user" or self._replaces(message["role"])):
                 return self._ask()
             self.messages.append(self._given.pop(0))
         return self._ask() if self._is_open() else None
@@ -87,6 +91,9 @@ class Conversation:
             domain=self.prompt.domain,
             tools=tuple(self.prompt.tools),
         )
+
+    def _replaces(self, role: str) -> bool:
+        return role == "assistant" and not self.settings.keep_given
 
     def _is_open(self) -> bool:
         return bool(self.messages) and self.messages[-1]["role"] in _OPEN

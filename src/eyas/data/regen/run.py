@@ -82,10 +82,11 @@ def _sort_in(work: Work, chat: Conversation, source: AnswerSource, journal: Jour
 
 
 def answer_all(work: Work, source: AnswerSource, journal: Journal, on_progress: OnProgress) -> list[LeftOut]:
-    """Make the missing chats and journal each as soon as it ends; returns what was left out on the way.
+    """Make the missing chats, each in the journal as soon as it ends; returns what was left out, in prompt order.
 
-    A turn that cannot be had ends its conversation with the answers before it, or leaves it out if there are none.
-    Raises what the source raises, after all that had ended is in the journal.
+    A turn that cannot be had ends its conversation with the answers before it, or leaves it out if there are none; one
+    that a server owes leaves it out, so that a later run tries again. Raises what the source raises, after all that had
+    ended is in the journal.
     """
     waiting, running, left_out = iter(work.missing), dict[str, Conversation](), list[LeftOut]()
     done = len(work.wanted) - len(work.missing)
@@ -93,14 +94,15 @@ def answer_all(work: Work, source: AnswerSource, journal: Journal, on_progress: 
         while True:
             _fill(waiting, running, source)
             if not running:
-                return left_out
+                order = {chat.id: place for place, chat in enumerate(work.missing)}
+                return sorted(left_out, key=lambda one: order[one.chat_id])
             finished: list[tuple[Prompt, Chat]] = []
             for event in source.wait():
                 chat = running[event.ask.chat_id]
                 if _goes_on(chat, event, source):
                     continue
                 del running[chat.id]
-                if chat.answers:
+                if chat.answers and not _may_pass(event):
                     finished.append((chat.prompt, chat.chat()))
                 else:
                     assert isinstance(event, Failure)
@@ -119,6 +121,10 @@ def _fill(waiting: Iterator[Conversation], running: dict[str, Conversation], sou
         assert ask is not None, "plan() leaves out what has nothing to answer"
         running[chat.id] = chat
         source.submit(ask)
+
+
+def _may_pass(event: Reply | Failure) -> bool:
+    return isinstance(event, Failure) and event.why == "server-error"
 
 
 def _goes_on(chat: Conversation, event: Reply | Failure, source: AnswerSource) -> bool:
