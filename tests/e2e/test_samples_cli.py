@@ -11,6 +11,8 @@ import pytest
 
 from eyas.cli import main
 from eyas.corpus.samples import read_samples
+from eyas.data.regen.journal import Header
+from eyas.data.regen.settings import Identity, RegenSettings
 from eyas.testing import tiny_pair
 from support.chats import tiny_chat
 
@@ -121,3 +123,15 @@ def test_samples_of_another_template_are_refused(run, chats, tmp_path):
         found = fault(run, verb, str(samples), "--model", str(other))
         assert found["code"] == "features.origin"
         assert "template" in found["cause"]
+
+
+def test_regenerated_chats_keep_their_thinking_mode(run, chats, tmp_path):
+    folder = tmp_path / "regenerated"
+    folder.mkdir()
+    chats.rename(folder / "chats.jsonl")
+    identity = Identity.of(RegenSettings(temperatures=(0.0,)), {"kind": "engine", "weights_sha256": "a" * 64})
+    (folder / "journal.jsonl").write_text(Header(identity=identity).model_dump_json() + "\n", encoding="utf-8")
+    samples = build(run, folder)
+    assert read_samples(samples).facts.target_weights_sha256 == "a" * 64
+    words = ("build", str(folder), "--model", TARGET, "--out", str(samples), "--thinking", "on")
+    assert fault(run, *words)["code"] == "flags.contradiction"

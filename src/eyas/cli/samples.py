@@ -20,7 +20,7 @@ HeldOut = Annotated[float, typer.Option("--held-out", min=0, max=1, help="Share 
 
 @data_app.command()
 def build(
-    chats: Annotated[Path, typer.Argument(help="Chats, as `eyas regen` wrote them (.jsonl).")],
+    chats: Annotated[Path, typer.Argument(help="The folder that `eyas regen` wrote, or a file of chats.")],
     out: Annotated[Path, typer.Option(help="The file of samples to write (.npz); the account lies beside it.")],
     model: Model = BUILTIN,
     max_length: Annotated[int, typer.Option(help="Tokens of a sample at most; what is longer is cut.")] = 2048,
@@ -33,19 +33,20 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Render chats with the target's own template: token ids, and which of them are answers."""
-    from eyas.corpus.chats import read_chats
     from eyas.corpus.rendering import Renderer
     from eyas.corpus.samples import write_samples
-    from eyas.data.samples import account_path, build_samples, rendering_for, write_account
-    from eyas.engine.session import eos_ids_of, facts_of
+    from eyas.data.samples import account_path, build_samples, open_chats, origin_facts, rendering_for, write_account
+    from eyas.engine.session import eos_ids_of, text_facts_of
 
     if out.suffix != ".npz":
         raise EyasError("flags.range", f"--out {out} does not end in .npz", f"write --out {out.with_suffix('.npz')}")
-    read = list(read_chats(chats))
+    read = open_chats(chats)
     folder, tokenizer = _open(model, quiet=as_json)
-    renderer = Renderer(tokenizer, rendering_for(read, thinking, system_prompt), eos_ids_of(folder))
+    known = origin_facts(read.identity, text_facts_of(tokenizer))
+    rendering = rendering_for(read.chats, _thinking(thinking, read.identity), system_prompt)
+    renderer = Renderer(tokenizer, rendering, eos_ids_of(folder))
     made, account = with_progress(
-        lambda progress: build_samples(read, renderer, facts_of(folder, tokenizer), max_length, progress), quiet=as_json
+        lambda progress: build_samples(read.chats, renderer, known, max_length, progress), quiet=as_json
     )
     write_samples(out, made)
     write_account(out, account)
@@ -105,7 +106,7 @@ def show(
     console.print(legend(kept is not None))
     for sample in chosen:
         drawn = f"temperature {sample.temperature:g}" if sample.temperature == sample.temperature else "mixed"
-        facts = f"{sample.domain}, {len(sample.tokens)} tokens, {sample.answer_tokens} of answers, {drawn}"
+        facts = f"{sample.domain or '–'}, {len(sample.tokens)} tokens, {sample.answer_tokens} of answers, {drawn}"
         console.rule(f"{sample.id} · {facts}", align="left", style="dim")
         console.print(draw_sample(sample, renderer.tokenizer, renderer.eos_ids, kept))
     if svg is not None:
@@ -125,14 +126,22 @@ def _open(model: str, quiet: bool) -> tuple[Path, Any]:
     return folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
+def _thinking(asked: str | None, identity: Any) -> str:
+    was = None if identity is None else identity.thinking
+    if asked is not None and was is not None and asked != was:
+        cause = f"--thinking {asked}, and the answers were given with thinking {was}"
+        raise EyasError("flags.contradiction", cause, "leave --thinking out")
+    return asked or was or "none"
+
+
 def _renderer(facts: Any, model: str, quiet: bool) -> tuple[Path, Any]:
     """The model's folder and renderer, if the samples ``facts`` speaks of are in its tokens and its template."""
     from eyas.corpus.features import check_origin
     from eyas.corpus.rendering import Renderer
-    from eyas.engine.session import eos_ids_of, facts_of
+    from eyas.engine.session import eos_ids_of, text_facts_of
 
     folder, tokenizer = _open(model, quiet)
-    check_origin(facts, facts_of(folder, tokenizer), True)
+    check_origin(facts, text_facts_of(tokenizer), True)
     return folder, Renderer(tokenizer, facts.rendering, eos_ids_of(folder))
 
 
@@ -174,7 +183,7 @@ def _tell_report(made: Any) -> None:
     for prefix, group in zip(("", "", "temperature "), groups, strict=True):
         for part in group:
             numbers = (part.samples, part.prompts, part.tokens, part.answer_tokens)
-            table.add_row(prefix + part.name, *(f"{number:,}" for number in numbers))
+            table.add_row(prefix + (part.name or "–"), *(f"{number:,}" for number in numbers))
         table.add_section()
     console.print(table)
     for name, lengths in (("tokens of a sample", made.lengths), ("tokens of an answer", made.answer_lengths)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -13,13 +14,21 @@ from pydantic import Field, ValidationError
 from eyas.artifacts import Progress, atomic_write, no_progress
 from eyas.contract import ContractFacts, DataSource, Rendering, file_sha256
 from eyas.contract.schema import Sha256, Strict, describe
-from eyas.corpus.chats import Chat
+from eyas.corpus.chats import Chat, read_chats
+from eyas.corpus.features import short
 from eyas.corpus.rendering import RenderedChat, Renderer
 from eyas.corpus.samples import LOSS_MASK_RULE, Sample, SampleFacts, SampleSet
+from eyas.data.regen.journal import NAME as JOURNAL
+from eyas.data.regen.journal import Header
+from eyas.data.regen.settings import Identity
 from eyas.errors import EyasError
 
 Number = Annotated[int, Field(ge=0)]
 
+CHATS = "chats.jsonl"
+"""The finished chats in a folder of `eyas regen`."""
+UNKNOWN = "unknown"
+"""A source or licence that the chats do not name."""
 NOTHING_TO_TRAIN = "no-trained-slot"
 """Why a run is dropped that the loss would not see: no answer, or none of two tokens within the limit."""
 
@@ -76,6 +85,49 @@ def build_samples(
         sources=tuple(DataSource(name=name, licence=licence) for name, licence in sorted(book.licences)),
     )
     return SampleSet(facts, tuple(book.samples)), book.account(len(chats), renderer.eos_ids)
+
+
+@dataclass(frozen=True)
+class ReadChats:
+    """Chats, and where they come from a folder of `eyas regen`, under which settings which target answered."""
+
+    chats: list[Chat]
+    identity: Identity | None
+
+
+def open_chats(path: Path) -> ReadChats:
+    """The chats of a file, or of a folder of `eyas regen`. Raises ``artifact.missing``, ``artifact.corrupt``."""
+    file = path / CHATS if path.is_dir() else path
+    journal, identity = file.with_name(JOURNAL), None
+    if file.name == CHATS and journal.is_file():
+        with journal.open("rb") as lines:
+            header = lines.readline()
+        try:
+            identity = Header.model_validate_json(header).identity
+        except ValidationError as error:
+            cause = f"{journal} does not begin as a journal does: {describe(error)}"
+            raise EyasError(
+                "artifact.corrupt", cause, "regenerate the chats, or move them to another folder"
+            ) from error
+    return ReadChats(list(read_chats(file)), identity)
+
+
+def origin_facts(identity: Identity | None, model: ContractFacts) -> ContractFacts:
+    """The facts of samples rendered with ``model``'s tokenizer: its weights are those that answered, None if unknown.
+
+    Raises ``features.origin`` if a target with another tokenizer or template answered.
+    """
+    source = {} if identity is None else identity.source
+    for what, field in (("tokenizer", "tokenizer_sha256"), ("chat template", "chat_template_sha256")):
+        here, there = source.get(field), getattr(model, field)
+        if field in source and here != there:
+            cause = f"the answers were given with the {what} {short(here)}, and the model has {short(there)}"
+            raise EyasError("features.origin", cause, "name the --model that answered")
+    return ContractFacts(
+        weights_sha256=cast("str | None", source.get("weights_sha256")),
+        tokenizer_sha256=model.tokenizer_sha256,
+        chat_template_sha256=model.chat_template_sha256,
+    )
 
 
 def rendering_for(chats: Sequence[Chat], thinking: str, system_prompt: str | None) -> Rendering:
@@ -157,8 +209,8 @@ class _Book:
         temperature = drawn.pop() if len(drawn) == 1 else float("nan")
         tokens = np.array(run.tokens[: spans[-1][1]], dtype=np.int32)
         self.samples.append(Sample(name, chat.prompt_id, chat.domain, tokens, spans, temperature))
-        self.licences.add((chat.source, chat.licence))
-        self.sources[chat.source] += 1
+        self.licences.add((chat.source or UNKNOWN, chat.licence or UNKNOWN))
+        self.sources[chat.source or UNKNOWN] += 1
         self.answers += len(spans)
         whole = [cut for cut, (_, end) in zip(run.cut, run.answers, strict=True) if end <= limit]
         self.cut_answers += sum(whole)

@@ -76,9 +76,14 @@ def open_session(
 
 def facts_of(folder: Path, tokenizer: PreTrainedTokenizerBase) -> ContractFacts:
     """What a draft's contract is compared with: fingerprints of the weights, the tokenizer and its template."""
+    weights = {"weights_sha256": weight_fingerprint(open_checkpoint(folder))}
+    return ContractFacts.model_validate(text_facts_of(tokenizer).model_dump(exclude_unset=True) | weights)
+
+
+def text_facts_of(tokenizer: PreTrainedTokenizerBase) -> ContractFacts:
+    """The same of the tokenizer and its template alone; the weights need not be read."""
     template = tokenizer.chat_template
     known = {
-        "weights_sha256": weight_fingerprint(open_checkpoint(folder)),
         "tokenizer_sha256": tokenizer_sha256(
             tokenizer.get_vocab(), lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
         ),

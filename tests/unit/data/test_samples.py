@@ -11,10 +11,16 @@ from eyas.contract import ContractFacts, Rendering
 from eyas.corpus.chats import Answer, Chat
 from eyas.corpus.rendering import Renderer
 from eyas.corpus.samples import LOSS_MASK_RULE, read_samples, write_samples
+from eyas.data.regen.journal import NAME as JOURNAL
+from eyas.data.regen.journal import Header
+from eyas.data.regen.settings import Identity, RegenSettings
 from eyas.data.samples import (
+    CHATS,
     NOTHING_TO_TRAIN,
     account_path,
     build_samples,
+    open_chats,
+    origin_facts,
     read_account,
     rendering_for,
     write_account,
@@ -151,3 +157,53 @@ def test_a_template_with_its_own_system_prompt_is_part_of_every_sample():
     tokenizer, end = templated(tiny_pair()[0], LLAMA3)
     made, _ = build_samples([tiny_chat(0)], Renderer(tokenizer, PLAIN, (end,)), KNOWN, 512)
     assert "Today Date: 26 Jul 2024" in tokenizer.decode(made.samples[0].tokens.tolist())
+
+
+def regenerated(folder, chats, **source):
+    settings = RegenSettings(temperatures=(0.0,), thinking="off")
+    folder.mkdir(exist_ok=True)
+    (folder / CHATS).write_text("".join(chat.to_line() + "\n" for chat in chats), encoding="utf-8")
+    header = Header(identity=Identity.of(settings, source))
+    (folder / JOURNAL).write_text(header.model_dump_json() + "\n", encoding="utf-8")
+    return folder
+
+
+def test_regenerated_chats_tell_which_target_answered(tmp_path):
+    hashes = KNOWN.model_dump(exclude_unset=True)
+    folder = regenerated(tmp_path / "chats", [tiny_chat(0)], kind="engine", **hashes)
+    model = ContractFacts(tokenizer_sha256="b" * 64, chat_template_sha256="c" * 64)
+    for path in (folder, folder / CHATS):
+        read = open_chats(path)
+        assert [chat.id for chat in read.chats] == ["c0"]
+        assert read.identity is not None
+        assert read.identity.thinking == "off"
+        assert origin_facts(read.identity, model) == KNOWN
+    elsewhere = open_chats((folder / CHATS).rename(tmp_path / "moved.jsonl"))
+    assert elsewhere.identity is None
+    assert origin_facts(None, model).weights_sha256 is None
+    served = open_chats(regenerated(folder, [tiny_chat(0)], kind="server", model="m"))
+    assert origin_facts(served.identity, model).weights_sha256 is None
+
+
+@pytest.mark.parametrize("field", ["tokenizer_sha256", "chat_template_sha256"])
+def test_answers_of_another_tokenizer_or_template_are_refused(tmp_path, field):
+    read = open_chats(regenerated(tmp_path, [tiny_chat(0)], **KNOWN.model_dump(exclude_unset=True)))
+    with pytest.raises(EyasError) as caught:
+        origin_facts(read.identity, KNOWN.model_copy(update={field: "d" * 64}))
+    assert caught.value.code == "features.origin"
+    assert "dddddddd" in caught.value.cause
+
+
+def test_a_damaged_journal_and_missing_chats_are_named(tmp_path):
+    (regenerated(tmp_path / "a", [tiny_chat(0)]) / JOURNAL).write_text("{}\n")
+    (tmp_path / "b").mkdir()
+    for name, code in (("a", "artifact.corrupt"), ("b", "artifact.missing"), ("c.jsonl", "artifact.missing")):
+        with pytest.raises(EyasError) as caught:
+            open_chats(tmp_path / name)
+        assert caught.value.code == code
+
+
+def test_a_source_or_licence_that_nobody_names_is_unknown():
+    made, account = build_samples([tiny_chat(0, source="", licence="")], tiny_renderer(), KNOWN, 512)
+    assert [(s.name, s.licence) for s in made.facts.sources] == [("unknown", "unknown")]
+    assert account.sources == {"unknown": 1}
