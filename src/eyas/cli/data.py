@@ -42,9 +42,7 @@ def sample(
     most_perplexity: Annotated[float | None, typer.Option(min=1, help="Of a prompt under the target.")] = None,
     avoid: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Evaluation set to share no 8 words with, none for no set; may be repeated. If not given: MT-Bench, HumanEval."
-        ),
+        typer.Option(help="Evaluation sets to share no 8 words with, or none. If not given: MT-Bench, HumanEval."),
     ] = None,
     licence: Annotated[str | None, typer.Option(help="The target's; of the built-in one it is known.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Prompts drawn at once.")] = 64,
