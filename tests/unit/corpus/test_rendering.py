@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from eyas.contract import Rendering
 from eyas.corpus.chats import Answer, Chat
 from eyas.corpus.rendering import Renderer
+from eyas.engine.session import Session, eos_ids_of
 from eyas.errors import EyasError
 from eyas.testing import tiny_pair
 from support.chat_templates import CHATML, ENDS, LLAMA3, MISTRAL, QWEN3, R1, templated
@@ -328,3 +330,21 @@ def test_no_token_lies_in_prompt_and_answer(folder):
     begin, end = run.answers[0]
     assert run.tokens[:begin] == made.prompt_ids([ASK])
     assert made.tokenizer.decode(run.tokens[begin:end]) == "\nBecause.<|eot_id|>"
+
+
+@pytest.mark.builtin
+def test_the_built_in_targets_own_template(builtin_target_folder):
+    """Its default system prompt belongs to every prompt, and the engine's way of asking gives the same tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(builtin_target_folder)
+    ends = eos_ids_of(builtin_target_folder)
+    rendering = Rendering(thinking="none", system_prompt="none", system_prompt_text=None)
+    made = Renderer(tokenizer, rendering, ends)
+    session = Session(None, None, tokenizer, ends)
+    assert made.prompt_ids([ASK, SAY, MORE]) == session.encode_chat(
+        [(turn["role"], turn["content"]) for turn in (ASK, SAY, MORE)]
+    )
+    (run,) = made.chat_tokens(chat(ASK, SAY, MORE, THEN))
+    whole, answers = texts(made, run)
+    assert answers == ["Because of the air.<|im_end|>", "Then it is dark.<|im_end|>"]
+    assert whole.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert whole.count("system") == 1
