@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.artifacts import build_folder
+from eyas.artifacts import MANIFEST, build_folder, read_manifest
 from eyas.contract import Contract, ContractFacts, TargetSizes, Witness, enforce
 from eyas.dialects.draft_keys import left_out
 from eyas.dialects.speculators import CONFIG_KEY, Provenance
@@ -83,10 +83,10 @@ def export_draft(source: Path, goal: Goal, folder: Path, asked: Asked | None = N
 
     Raises ``export.no-place`` for what the other layout cannot hold, ``export.no-target``, ``export.not-equal``,
     ``draft.…``, ``taps.…``, ``model.tensor-…``, ``artifact.…``, ``contract.mismatch``, ``flags.contradiction``.
+    A folder that is no draft is never replaced: ``artifact.not-writable``.
     """
     asked = asked or Asked()
-    if source.resolve() == folder.resolve():
-        raise EyasError("flags.contradiction", f"{folder} is the draft itself", "name another folder with --out")
+    _check_place(source, folder)
     _, document, _ = read_document(source)
     target = known_sizes(source, document, asked.target)
     stored = _read(source, target, asked)
@@ -110,6 +110,19 @@ def export_draft(source: Path, goal: Goal, folder: Path, asked: Asked | None = N
         files_left=rest,
         notes=stored.notes + written.notes,
     )
+
+
+def _check_place(source: Path, folder: Path) -> None:
+    """Only a draft may be replaced, and never the one that is read."""
+    if folder.resolve() in (source.resolve(), *source.resolve().parents):
+        raise EyasError("flags.contradiction", f"{folder} holds the draft itself", "name another folder with --out")
+    if folder.exists() and not (folder.is_dir() and (_is_draft(folder) or not any(folder.iterdir()))):
+        cause = f"{folder} is there already, and is no draft that Eyas wrote"
+        raise EyasError("artifact.not-writable", cause, "name a new folder with --out")
+
+
+def _is_draft(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file() and read_manifest(folder).kind == "draft"
 
 
 def _read(source: Path, target: TargetSizes, asked: Asked) -> StoredDraft:
