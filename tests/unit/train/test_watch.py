@@ -9,6 +9,7 @@ from rich.console import Console
 
 from eyas.train.curves import FILE
 from eyas.train.log import EVALUATIONS, METRICS, TIMING, RunLog, read_lines
+from eyas.train.loop import Watcher
 from eyas.train.progress import train_progress
 from eyas.train.state import STATE, load_state
 from eyas.train.watch import Recorder
@@ -19,16 +20,13 @@ class KilledError(Exception):
     pass
 
 
-class KillAt:
+class KillAt(Watcher):
     def __init__(self, step):
         self.at = step
 
     def step(self, progress, total, values):
         if progress.step == self.at:
             raise KilledError
-
-    def evaluated(self, progress, result):
-        pass
 
 
 def go(folder, killer=None):
