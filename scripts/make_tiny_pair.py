@@ -12,24 +12,29 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from rich.console import Console
 from tiny_corpus import chats
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from ttt import Corpus, collate, evaluate, fold_scales, initial_draft, loss_of, make_config, tap_scales, target_head
 
 from eyas.config import SamplingSettings
-from eyas.draft.checkpoint import write_draft
-from eyas.draft.model import DraftModel
-from eyas.draft.vocab import choose_vocabulary
-from eyas.engine.engine import Engine
-from eyas.kernels import Part, Rows
-from eyas.models.registry import load_target
-from eyas.models.target import Target
+from eyas.contract import DataSource, Rendering
+from eyas.corpus.samples import LOSS_MASK_RULE, Sample, SampleFacts, SampleSet, write_samples
+from eyas.engine.session import Session, facts_of, open_session
+from eyas.models.config import read_config
+from eyas.train.card import CardFacts
+from eyas.train.parallel import Parallel
+from eyas.train.prepare import open_source, own_weights
+from eyas.train.progress import train_progress
+from eyas.train.run import Job
+from eyas.train.settings import DraftOptions, TrainSettings
+from eyas.train.whole import DRAFT, Ending, train_draft
 
 TAPS, VOCABULARY, DRAFT_VOCABULARY = (2, 4, 5), 512, 192
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -118,72 +123,67 @@ def make_target(folder: Path, steps: int) -> None:
     fast.save_pretrained(folder)
 
 
-def conversation(target: Target, prompt: list[int], answer: list[int], temperature: float) -> dict:
-    """A conversation with its taps and final states, by one forward."""
-    tokens = [*prompt, *answer]
-    n = len(tokens)
-    empty = torch.empty(0, dtype=torch.int64)
-    rows = Rows.build([Part(tokens, range(n), range(-1, n - 1), range(n), empty)])
-    out = target.new_outputs(n, TAPS)
-    target.forward(rows, target.new_cache(n), out)
-    given = {"tokens": torch.tensor(tokens), "answer": len(prompt), "temperature": temperature}
-    return given | {"taps": out.taps, "hidden": out.hidden}
-
-
-def make_corpus(target: Target, tokenizer: Tokenizer, head_VH: Tensor, number: int) -> Corpus:
-    """To train on: chats such as the target samples at temperature 1. Held out: its greedy answers."""
-    corpus = Corpus(head_VH)
-    for asked, answer in chats(10_001, number):
-        prompt = tokenizer.encode(rendered(asked)).ids
-        rest = tokenizer.encode(f"{answer}{END}").ids
-        corpus.train.append(conversation(target, prompt, rest, 1.0))
-    engine = Engine(target, eos_ids=[tokenizer.token_to_id(END)])
-    for asked, _ in chats(10_002, 16):
-        engine.submit(tokenizer.encode(rendered(asked)).ids, SamplingSettings(max_new_tokens=128))
-    requests = list(engine.waiting)
+def answers(session: Session, folder: Path, number: int) -> SampleSet:
+    """What the target in ``folder`` says to ``number`` prompts, every other answer drawn at temperature 1."""
+    engine = session.engine(None, 64 * 256)
+    asked = []
+    for index, (question, _) in enumerate(chats(10_001, number)):
+        sampling = SamplingSettings(temperature=float(index % 2), seed=index, max_new_tokens=128)
+        asked.append((index, engine.submit(session.encode_chat([("user", question)]), sampling)))
     engine.run()
-    corpus.held += [conversation(target, list(r.prompt), r.answer, 0.0) for r in requests]
-    return corpus
+    samples = []
+    for index, request in asked:
+        tokens, begin = np.array([*request.prompt, *request.answer], dtype=np.int32), len(request.prompt)
+        span = ((begin, len(tokens)),)
+        samples.append(Sample(f"tiny-{index}", f"tiny-{index}", "tiny", tokens, span, float(index % 2)))
+    known = facts_of(folder, session.tokenizer)
+    assert known.tokenizer_sha256 is not None
+    facts = SampleFacts(
+        tokenizer_sha256=known.tokenizer_sha256,
+        chat_template_sha256=known.chat_template_sha256,
+        target_weights_sha256=known.weights_sha256,
+        rendering=Rendering(thinking="none", system_prompt="none", system_prompt_text=None),
+        loss_mask_rule=LOSS_MASK_RULE,
+        sources=(DataSource(name="self-sampled", licence="Apache-2.0"),),
+    )
+    return SampleSet(facts, tuple(samples))
 
 
-def draft_losses(model: DraftModel, corpus: Corpus, scales: Tensor, batch: int) -> Iterator[Tensor]:
-    head_DH = corpus.head[model.d2t + torch.arange(len(model.d2t))]
-    while True:
-        items = random.sample(corpus.train, batch)
-        yield loss_of(model, head_DH, collate(corpus, items, scales), 3, 1)
-
-
-def make_draft(target_folder: Path, folder: Path, number: int, steps: int) -> None:
-    """Train the draft on the target's own answers and write it."""
-    target = load_target(target_folder)
-    tokenizer = Tokenizer.from_file(str(target_folder / "tokenizer.json"))
-    weights = {k: v.float() for k, v in load_file(target_folder / "model.safetensors").items()}
-    started = time.time()
-    corpus = make_corpus(target, tokenizer, target_head(weights), number)
-    kept, coverage = choose_vocabulary(corpus.expected_counts(1), DRAFT_VOCABULARY)
-    print(f"{len(corpus.train)} conversations, {time.time() - started:.0f} s; draft vocabulary covers {coverage:.3f}")
-    model = initial_draft(make_config(target_folder, TAPS, DRAFT_VOCABULARY), weights, kept)
-    scales = tap_scales(corpus.train)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    train(parameters, draft_losses(model, corpus, scales, 12), steps, 4e-3, "draft")
-    print(evaluate(model, corpus, scales))
-    fold_scales(model, scales)
-    write_draft(folder, model, target.architecture, dtype=torch.bfloat16)
+def make_draft(target_folder: Path, folder: Path, number: int, epochs: int) -> None:
+    """Train the draft on the target's own answers, as `eyas train` does, and write it."""
+    session = open_session(target_folder, None)
+    options = DraftOptions(taps=TAPS, draft_vocab_size=DRAFT_VOCABULARY)
+    settings = TrainSettings(
+        draft=options, ttt_steps=3, samples_per_step=12, epochs=epochs, learning_rate=4e-3, evaluate_every=20
+    )
+    with TemporaryDirectory() as place:
+        data = Path(place) / "samples.npz"
+        write_samples(data, answers(session, target_folder, number))
+        known = facts_of(target_folder, session.tokenizer)
+        source = open_source(data, session.target, known, settings)
+        run = Path(place) / "run"
+        job = Job(source, own_weights(session.target), read_config(target_folder), settings, run)
+        card = CardFacts("tiny draft", "tiny-target", None, "Apache-2.0", 3)
+        ending = Ending(session.target, session.eos_ids, known, card)
+        result = train_draft(job, ending, Parallel(), train_progress(Console()), [], ["make_tiny_pair.py"])
+        assert result is not None
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(run / DRAFT, folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--target-steps", type=int, default=700)
-    parser.add_argument("--conversations", type=int, default=400)
-    parser.add_argument("--draft-steps", type=int, default=120)
+    parser.add_argument("--conversations", type=int, default=500)
+    parser.add_argument("--epochs", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
     if args.target_steps:
         make_target(args.out / "tiny-target", args.target_steps)
-    make_draft(args.out / "tiny-target", args.out / "tiny-draft", args.conversations, args.draft_steps)
+    make_draft(args.out / "tiny-target", args.out / "tiny-draft", args.conversations, args.epochs)
 
 
 if __name__ == "__main__":

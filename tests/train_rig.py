@@ -59,7 +59,7 @@ def tiny_samples(copies: int = 3) -> tuple[Sample, ...]:
     for number, prompt in enumerate(tiny_prompts()):
         for copy in range(copies):
             temperature = 1.0 if copy else 0.0
-            settings = SamplingSettings(temperature=temperature, seed=copy, max_new_tokens=48)
+            settings = SamplingSettings(temperature=temperature, seed=copy, max_new_tokens=28)
             asked.append((number, copy, temperature, engine.submit(prompt, settings)))
     engine.run()
     return tuple(

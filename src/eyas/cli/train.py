@@ -31,7 +31,17 @@ def train(
     ] = False,
     strategy: Annotated[str, typer.Option(help="Under torchrun: ddp or fsdp.")] = "ddp",
     device: Annotated[str, typer.Option(help="cpu, or cuda (not run by us yet).")] = "cpu",
+    evaluate: Annotated[
+        list[Path] | None, typer.Option(help="Samples to measure the draft on at the end (.npz); may be repeated.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="The draft's, an SPDX id; the recipe's target's if not given.")
+    ] = None,
     sink: Annotated[list[str] | None, typer.Option(help="tensorboard, trackio or wandb; may be repeated.")] = None,
+    without_target: Annotated[
+        bool,
+        typer.Option("--without-target", help="Do not load the target: for features of one that does not fit here."),
+    ] = False,
     foreign_answers: Annotated[
         bool, typer.Option("--foreign-answers", help="Allow answers that other weights gave.")
     ] = False,
@@ -48,32 +58,32 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    wanted, target = _asked(recipe, settings or [], model)
+    wanted, target, known_licence = _asked(recipe, settings or [], model)
     folder = with_progress(lambda progress: _resolve(target, progress), quiet=as_json)
     if plan:
         _plan(wanted, folder, data, (device, dtype), as_json)
         return
-    result = _train(
-        _job(wanted, folder, data, out, (draft, foreign_answers, dtype, backend, device)),
-        (strategy, device, sink or []),
-        as_json,
-    )
-    if result is None:
-        return
-    if as_json:
-        print(json.dumps(result))
-    else:
-        _tell(result)
+    session = _open(folder, (dtype, backend, device), without_target)
+    job = _job(wanted, session, folder, (data, out, draft, foreign_answers))
+    ending = _ending(session, folder, job, (target, licence or known_licence, evaluate or []))
+    result = _train(job, ending, (strategy, device, sink or []), as_json)
+    if result is not None:
+        print(json.dumps(result)) if as_json else _tell(result)
 
 
-def _asked(recipe: str | None, settings: list[str], model: str | None) -> tuple[Any, str]:
-    """(settings, the target's name)."""
+def _asked(recipe: str | None, settings: list[str], model: str | None) -> tuple[Any, str, str]:
+    """(settings, the target's name, its licence)."""
     from eyas.recipes import load_recipe
     from eyas.train.settings import TrainSettings, override
 
     base = load_recipe(recipe) if recipe else None
     target = model or (base.target.source if base else BUILTIN)
-    return override(base.train if base else TrainSettings(), settings), target
+    known = base.target.licence if base and base.target.source == target else "other"
+    return (
+        override(base.train if base else TrainSettings(), settings),
+        target,
+        "Apache-2.0" if target == BUILTIN else known,
+    )
 
 
 def _resolve(target: str, progress: Any) -> Path:
@@ -83,25 +93,60 @@ def _resolve(target: str, progress: Any) -> Path:
     return resolve_model(target, cache_root(), progress)
 
 
-def _job(settings: Any, folder: Path, data: Path, out: Path, how: tuple[Path | None, bool, str, str, str]) -> Any:
+def _open(folder: Path, how: tuple[str, str, str], without_target: bool) -> Any:
+    """A session; its target None if it is not to be loaded."""
+    from transformers import AutoTokenizer
+
+    from eyas.engine.session import Session, eos_ids_of, open_session
+
+    if not without_target:
+        return open_session(folder, None, *how)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    return Session(None, None, tokenizer, eos_ids_of(folder))  # type: ignore[arg-type]
+
+
+def _job(settings: Any, session: Any, folder: Path, given: tuple[Path, Path, Path | None, bool]) -> Any:
     import torch
 
     from eyas.draft.checkpoint import read_draft
-    from eyas.engine.session import facts_of, open_session
+    from eyas.engine.session import facts_of
     from eyas.models.config import read_config
     from eyas.models.weights.safetensors import open_checkpoint, weight_fingerprint
-    from eyas.train.prepare import open_source, own_weights
+    from eyas.train.prepare import open_source, own_weights, stored_weights
     from eyas.train.run import Job
 
-    draft, foreign, dtype, backend, device = how
-    session = open_session(folder, None, dtype, backend, device)
+    data, out, draft, foreign = given
+    if draft and session.target is None:
+        raise EyasError(
+            "flags.contradiction",
+            "a draft to start from takes its embedding from the target, which is not to be loaded",
+            "leave --without-target or --draft out",
+        )
     warm = read_draft(draft, session.target, "eager", torch.float32) if draft else None
     source = open_source(data, session.target, facts_of(folder, session.tokenizer), settings, warm, foreign)
     fingerprint = weight_fingerprint(open_checkpoint(draft)) if draft else None
-    return Job(source, own_weights(session.target), read_config(folder), settings, out, warm, fingerprint)
+    own = stored_weights(folder) if session.target is None else own_weights(session.target)
+    return Job(source, own, read_config(folder), settings, out, warm, fingerprint)
 
 
-def _train(job: Any, how: tuple[str, str, list[str]], as_json: bool) -> dict[str, Any] | None:
+def _ending(session: Any, folder: Path, job: Any, given: tuple[str, str, list[Path]]) -> Any:
+    from eyas.engine.session import facts_of
+    from eyas.pull.hub import HUB_ID
+    from eyas.train.card import CardFacts
+    from eyas.train.prepare import open_source
+    from eyas.train.whole import WITNESS_STEPS, Ending
+
+    target, licence, evaluations = given
+    known = facts_of(folder, session.tokenizer)
+    name = target if HUB_ID.fullmatch(target) else None
+    card = CardFacts(f"EAGLE-3 draft for {name or folder.name}", target, name, licence, WITNESS_STEPS)
+    sources = {
+        path.stem: open_source(path, session.target, known, job.settings, job.warm_start) for path in evaluations
+    }
+    return Ending(session.target, session.eos_ids, known, card, sources)
+
+
+def _train(job: Any, ending: Any, how: tuple[str, str, list[str]], as_json: bool) -> dict[str, Any] | None:
     import torch
 
     from eyas.train.parallel import Parallel
@@ -113,7 +158,7 @@ def _train(job: Any, how: tuple[str, str, list[str]], as_json: bool) -> dict[str
         raise EyasError("flags.range", f"--strategy {strategy}", "use ddp or fsdp")
     parallel = Parallel.from_environment(strategy, torch.device(device))  # type: ignore[arg-type]
     console = Console(stderr=True, quiet=as_json, highlight=False)
-    return train_draft(job, parallel, train_progress(console, quiet=as_json), sinks, sys.argv)
+    return train_draft(job, ending, parallel, train_progress(console, quiet=as_json), sinks, sys.argv)
 
 
 def _plan(settings: Any, folder: Path, data: Path, how: tuple[str, str], as_json: bool) -> None:
@@ -126,10 +171,15 @@ def _plan(settings: Any, folder: Path, data: Path, how: tuple[str, str], as_json
     from eyas.train.start import draft_config
 
     device, dtype = how
-    stored = data.is_dir()
-    samples = FeatureFolder(data).samples if stored else read_samples(data).samples
     document = read_config(folder)
-    features = FeatureChoice(mode="stored" if stored else "online", target_dtype=dtype)  # type: ignore[arg-type]
+    choice: dict[str, Any] = {"mode": "online", "target_dtype": dtype}
+    if data.is_dir():
+        stored = FeatureFolder(data)
+        kept = {"storage": stored.facts.storage, "top_k": stored.facts.top_k, "target_in_process": False}
+        samples, choice = stored.samples, {**choice, **kept, "mode": "stored", "captured": True}
+    else:
+        samples = read_samples(data).samples
+    features = FeatureChoice(**choice)
     machine = machine_facts(data, draft_config(document, settings.draft), settings, device)
     made = plan_training(settings, document, DataCounts.of(samples, settings), features, machine)
     if as_json:

@@ -144,14 +144,15 @@ class Trainer:
         return [self.train[i] for i in order[within * size : (within + 1) * size]]
 
     def _values(self, tally: Tally, norm: float, rate: float) -> dict[str, Any]:
-        sums = self.parallel.sum(torch.stack([tally.loss, tally.correct, tally.slots]))
-        loss, correct, slots = sums[0], sums[1], sums[2].clamp(min=1)
+        loss, correct, slots = self.parallel.sum(torch.stack([tally.loss, tally.correct, tally.slots]))
         weights = torch.tensor([self.settings.step_decay**i for i in range(len(loss))], dtype=torch.float64)
+        # A step without slots has no mean, and no part in the loss.
+        means = loss / slots
         return {
             "step": self.progress.step,
             "answer_tokens": self.progress.answer_tokens,
-            "loss": float((weights * loss / slots).sum() / weights.sum()),
-            "step_losses": (loss / slots).tolist(),
+            "loss": float((weights * means.nan_to_num()).sum() / weights.sum()),
+            "step_losses": means.tolist(),
             "marginal_accuracies": (correct / slots).tolist(),
             "gradient_norm": norm,
             "learning_rate": rate,

@@ -13,7 +13,7 @@ vocabulary. With acceptance α = Σ min(p, q), the probability that a drawn prop
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -62,40 +62,51 @@ CHUNK = 512
 """Rows whose logits exist at once."""
 
 
-def head_loss(normed: Tensor, weight: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    """(Σ over rows of the loss, proposals [n]: the draft ids with the largest logits).
-
-    ``normed`` [n, H] is the draft's normed state, ``weight`` [d, H] its head. Gradients are computed chunk by chunk on
-    the way forward, so that the logits [n, d] never exist as a whole.
+class HeadLoss(NamedTuple):
+    """``total``: the weighted sum of the rows' losses; it alone has gradients. ``losses`` [n] fp32 or wider, and
+    ``proposals`` [n], the draft ids with the largest logits.
     """
-    total, proposals = _HeadLoss.apply(normed, weight, p, loss)
-    return total, proposals
+
+    total: Tensor
+    losses: Tensor
+    proposals: Tensor
+
+
+def head_loss(normed: Tensor, head: Tensor, teacher: Tensor, asked: Tensor, weights: Tensor, loss: Loss) -> HeadLoss:
+    """The head over ``normed`` [n, H] with weight ``head`` [d, H], against rows ``asked`` [n] of ``teacher`` [N, d].
+
+    ``weights`` [n]: each row's share of the total. Gradients are computed chunk by chunk on the way forward, so that
+    the logits [n, d] never exist as a whole.
+    """
+    return HeadLoss(*_HeadLoss.apply(normed, head, teacher, asked, weights, loss))
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, normed: Tensor, weight: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, normed: Tensor, head: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        teacher, asked, weights, loss = rest
         wide = torch.promote_types(normed.dtype, torch.float32)
-        total, grad_normed = torch.zeros((), dtype=wide, device=normed.device), torch.empty_like(normed)
-        grad_weight = torch.zeros_like(weight)
+        losses = torch.empty(len(normed), dtype=wide, device=normed.device)
+        grad_normed, grad_head = torch.empty_like(normed), torch.zeros_like(head)
         proposals = torch.empty(len(normed), dtype=torch.int64, device=normed.device)
+        matrix = head.to(normed.dtype)
         for begin in range(0, len(normed), CHUNK):
             rows = slice(begin, begin + CHUNK)
-            logits = (normed[rows] @ weight.to(normed.dtype).T).to(wide)
+            logits = (normed[rows] @ matrix.T).to(wide)
             with torch.enable_grad():
-                leaf = logits.detach().requires_grad_()
-                value = loss(leaf.log_softmax(-1), p[rows].to(wide)).sum()
-            (grad,) = torch.autograd.grad(value, leaf)
+                leaf = logits.requires_grad_()
+                values = loss(leaf.log_softmax(-1), teacher[asked[rows]].to(wide))
+                (grad,) = torch.autograd.grad((values * weights[rows].to(wide)).sum(), leaf)
+            losses[rows], proposals[rows] = values.detach(), logits.argmax(-1)
             grad = grad.to(normed.dtype)
-            total += value.detach()
-            proposals[rows] = logits.argmax(-1)
-            grad_normed[rows] = grad @ weight.to(grad.dtype)
-            grad_weight += (grad.T @ normed[rows]).to(weight.dtype)
-        ctx.save_for_backward(grad_normed, grad_weight)
-        ctx.mark_non_differentiable(proposals)
-        return total, proposals
+            grad_normed[rows] = grad @ matrix
+            grad_head += (grad.T @ normed[rows]).to(head.dtype)
+        ctx.save_for_backward(grad_normed, grad_head)
+        ctx.mark_non_differentiable(losses, proposals)
+        return (losses * weights).sum(), losses, proposals
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_normed, grad_weight = ctx.saved_tensors
-        return grads[0].to(grad_normed.dtype) * grad_normed, grads[0].to(grad_weight.dtype) * grad_weight, None, None
+        grad_normed, grad_head = ctx.saved_tensors
+        scale = grads[0]
+        return scale.to(grad_normed.dtype) * grad_normed, scale.to(grad_head.dtype) * grad_head, None, None, None, None

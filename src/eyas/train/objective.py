@@ -78,16 +78,18 @@ class Objective(nn.Module):
         tally = Tally.zero(len(self.weights))
         if batch is None:
             return sum((0.0 * p.sum() for p in self.parameters() if p.requires_grad), torch.zeros(())), tally
-        total = torch.zeros((), device=batch.features.device)
         present = [rows for rows in slots if len(rows)]
-        for i, rows, normed in unroll(self.model, batch, present, self.how):
-            p = batch.teacher[rows + 1 + i]
-            value, proposals = head_loss(normed, self.model.head.weight, p, self.loss)
-            total = total + self.weights[i] / counts[i] * value
-            tally.loss[i], tally.slots[i] = value.item(), len(rows)
-            right = self.model.to_target_ids(proposals) == batch.tokens[rows + 2 + i]
-            tally.correct[i] = right.sum().item()
-        return total, tally
+        # One pass of the head over all steps: its gradient, as large as the head, exists once.
+        states = [(rows + 1 + i, normed) for i, rows, normed in unroll(self.model, batch, present, self.how)]
+        asked = torch.cat([rows for rows, _ in states])
+        step = torch.repeat_interleave(torch.tensor([len(rows) for rows, _ in states], device=asked.device))
+        shares = asked.new_tensor([w / n for w, n in zip(self.weights, counts, strict=True) if n], dtype=torch.float64)
+        normed = torch.cat([normed for _, normed in states])
+        loss = head_loss(normed, self.model.head.weight, batch.teacher, asked, shares[step], self.loss)
+        right = self.model.to_target_ids(loss.proposals) == batch.tokens[asked + 1]
+        for sums, values in ((tally.loss, loss.losses), (tally.correct, right), (tally.slots, torch.ones_like(step))):
+            sums.index_add_(0, step.cpu(), values.double().cpu())
+        return loss.total, tally
 
 
 def flat_slots(

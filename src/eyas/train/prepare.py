@@ -13,9 +13,13 @@ from eyas.corpus.identity import check_identity
 from eyas.corpus.samples import read_samples
 from eyas.draft.model import DraftModel
 from eyas.errors import EyasError
+from eyas.models.config import read_config
 from eyas.models.target import Target
+from eyas.models.weights.safetensors import open_checkpoint
 from eyas.train.settings import TrainSettings
 from eyas.train.start import Weights
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 def own_weights(target: Target) -> Weights:
@@ -25,9 +29,27 @@ def own_weights(target: Target) -> Weights:
     return Weights(target.embedding().float(), target.head().float(), target.final_norm(ones)[0].float())
 
 
+def stored_weights(folder: Path) -> Weights:
+    """The same, read from a folder without loading the model. Raises ``model.tensor-missing``."""
+    checkpoint, text = open_checkpoint(folder), read_config(folder)
+    found = [name for name in checkpoint.infos if name.endswith(EMBEDDING)]
+    if len(found) != 1:
+        raise EyasError(
+            "model.tensor-missing",
+            f"{folder} has {len(found)} tensors that end in {EMBEDDING}, not one",
+            "train with the target loaded, without --without-target",
+        )
+    stem = found[0].removesuffix(EMBEDDING)
+    prefix, norm = stem.removesuffix("model."), f"{stem}norm.weight"
+    tied = bool(text.get("text_config", text).get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
+    head = found[0] if tied else f"{prefix}{HEAD}"
+    tensors = checkpoint.load({found[0], head, norm})
+    return Weights(tensors[found[0]].float(), tensors[head].float(), tensors[norm].float())
+
+
 def open_source(
     data: Path,
-    target: Target,
+    target: Target | None,
     known: ContractFacts,
     settings: TrainSettings,
     warm_start: DraftModel | None = None,
@@ -39,14 +61,21 @@ def open_source(
     ``features.taps`` if the target does not give what its taps are called, ``features.stale`` if the folder's taps are
     not those of the settings or of the draft to start from.
     """
-    taps = settings.draft.taps
-    if warm_start is not None:
-        taps = warm_start.config.taps
-    taps = taps if taps is not None else default_taps(target.num_layers)
+    taps = settings.draft.taps if warm_start is None else warm_start.config.taps
     if data.is_dir():
         return _stored(FeatureFolder(data), taps, known, foreign_answers)
+    if target is None:
+        raise EyasError(
+            "flags.contradiction",
+            f"{data} holds samples, whose features the target computes, and it is not to be loaded",
+            "capture features first, or leave --without-target out",
+        )
+    return _online(data, target, known, taps or default_taps(target.num_layers), foreign_answers)
+
+
+def _online(data: Path, target: Target, known: ContractFacts, taps: tuple[int, ...], foreign: bool) -> OnlineFeatures:
     made = read_samples(data)
-    check_origin(made.facts, known, foreign_answers)
+    check_origin(made.facts, known, foreign)
     assert known.weights_sha256 is not None
     facts = facts_for(target, known.weights_sha256, made.facts, taps)
     if made.samples:
@@ -56,7 +85,7 @@ def open_source(
     return OnlineFeatures(target, made.samples, facts)
 
 
-def _stored(folder: FeatureFolder, taps: tuple[int, ...], known: ContractFacts, foreign: bool) -> FeatureFolder:
+def _stored(folder: FeatureFolder, taps: tuple[int, ...] | None, known: ContractFacts, foreign: bool) -> FeatureFolder:
     check_origin(folder.facts.samples, known, foreign)
     if folder.facts.target.weights_sha256 != known.weights_sha256:
         raise EyasError(
@@ -64,7 +93,7 @@ def _stored(folder: FeatureFolder, taps: tuple[int, ...], known: ContractFacts, 
             f"{folder.folder} holds features of a target with other weights",
             "capture them again from this target",
         )
-    if folder.facts.taps != taps:
+    if taps is not None and folder.facts.taps != taps:
         raise EyasError(
             "features.stale",
             f"{folder.folder} holds the taps {list(folder.facts.taps)}, and {list(taps)} are asked for",

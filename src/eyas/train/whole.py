@@ -1,48 +1,129 @@
-"""``eyas train`` from end to end: run, choose the best weights, write the checkpoint with all that it promises."""
+"""``eyas train`` from end to end: run, choose the best weights, measure them, write the checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from eyas.draft.checkpoint import write_draft
+from eyas.contract import Contract, ContractFacts, ExpectedAcceptLength, Witness
+from eyas.corpus.features import FeatureSource
+from eyas.corpus.samples import Sample, SampleSet
+from eyas.draft.checkpoint import load_draft, write_draft
+from eyas.draft.model import DraftModel
+from eyas.errors import EyasError
 from eyas.models.config import architecture_of
-from eyas.train.evaluate import Evaluation, evaluate
+from eyas.models.target import Target
+from eyas.train.batch import Collator
+from eyas.train.card import CardFacts, card_files, render_card
+from eyas.train.evaluate import ALL, Evaluation, evaluate
 from eyas.train.finish import best_draft, make_contract
+from eyas.train.learning_curve import learning_curves, write_learning_curve
+from eyas.train.log import EVALUATIONS, read_lines
 from eyas.train.loop import BEST
 from eyas.train.parallel import Parallel
 from eyas.train.progress import TrainProgress
 from eyas.train.run import Job, Ran, assemble, run_training
 from eyas.train.state import load_state
+from eyas.train.witness import answer_greedily, check_sources, make_witness
 
 DRAFT = "draft"
+WITNESS_CONVERSATIONS = 6
+WITNESS_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the checkpoint needs besides the run. ``target``: on which it is proven; None: it gets no witness. ``eos_ids``
+    end its answers. ``evaluations``: samples to measure the draft on, by name.
+    """
+
+    target: Target | None
+    eos_ids: tuple[int, ...]
+    known: ContractFacts
+    card: CardFacts
+    evaluations: Mapping[str, FeatureSource] = field(default_factory=dict)
 
 
 def train_draft(
-    job: Job, parallel: Parallel, display: TrainProgress, sinks: Sequence[str], command: Sequence[str]
+    job: Job, ending: Ending, parallel: Parallel, display: TrainProgress, sinks: Sequence[str], command: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Train, or go on, and write ``draft/`` in the run's folder; what came out, as plain values; None on processes that
-    do not write.
+    """Train, or go on, and write ``draft/`` in the run's folder; what came out, as plain values. None on processes that
+    do not write. Raises what ``run_training`` and ``write_draft`` raise.
     """
     ran = run_training(job, parallel, display, sinks, command)
     if not parallel.is_first:
         return None
-    model, result = best_draft(job, ran.start), _final_evaluation(job, ran)
-    expected = result.records()
+    held, expected = _measure(job, ran, ending.evaluations)
+    model = best_draft(job, ran.start)
     contract = make_contract(job, model, ran.trained, expected)
-    write_draft(job.folder / DRAFT, model, architecture_of(job.document), contract)
+    told = [(line["answer_tokens"], line) for line in read_lines(job.folder / EVALUATIONS)]
+    curve = write_learning_curve(job.folder, learning_curves(told))
+    witness, without = _write(job, ending, ran, model, contract)
     return {
         "draft": str(job.folder / DRAFT),
         "steps": ran.progress.step,
         "best_step": ran.progress.best_step,
         "answer_tokens_seen": ran.progress.answer_tokens,
         "vocabulary_coverage": ran.start.coverage,
-        **result.to_json(),
+        "witness": None if witness is None else {"conversations": witness.num_conversations, "K": WITNESS_STEPS},
+        "witness_refused": without,
+        "expected": [record.model_dump(mode="json") for record in expected],
+        "curves": held.to_json()["curves"],
+        "learning_curve": curve,
     }
 
 
-def _final_evaluation(job: Job, ran: Ran) -> Evaluation:
-    """The best weights on all that was held out, on scaled taps as they were trained."""
+def _measure(
+    job: Job, ran: Ran, evaluations: Mapping[str, FeatureSource]
+) -> tuple[Evaluation, list[ExpectedAcceptLength]]:
+    """The best weights, on scaled taps as they were trained, on all that was held out and on the named sets."""
     weights, _ = load_state(job.folder / BEST)
     model = assemble(job, dict(weights, d2t=ran.start.model.d2t))
-    return evaluate(model, ran.collator, ran.held)
+    held = evaluate(model, ran.collator, ran.held)
+    expected = held.records()
+    for name, source in evaluations.items():
+        source.samples = [replace(sample, domain=name) for sample in source.samples]
+        collator = Collator(source, ran.collator.head, ran.collator.kept, ran.collator.scales)
+        records = evaluate(model, collator, range(len(source.samples))).records()
+        expected += [record for record in records if record.prompt_set != ALL]
+    return held, expected
+
+
+def _write(
+    job: Job, ending: Ending, ran: Ran, model: DraftModel, contract: Contract
+) -> tuple[Witness | None, str | None]:
+    """Write the checkpoint; its witness, or why it has none."""
+    witness, without = None, "the target was not loaded"
+    if ending.target is not None:
+        witness, without = _witness(job, ending.target, ending, ran, model, contract)
+    card = render_card(ending.card, contract, model.config, has_witness=witness is not None)
+    files = card_files(card, _picture(job.folder))
+    write_draft(job.folder / DRAFT, model, architecture_of(job.document), contract, witness=witness, files=files)
+    return witness, None if witness is not None else without
+
+
+def _picture(folder: Path) -> Path | None:
+    path = folder / "learning_curve.png"
+    return path if path.is_file() else None
+
+
+def _witness(
+    job: Job, target: Target, ending: Ending, ran: Ran, model: DraftModel, contract: Contract
+) -> tuple[Witness | None, str]:
+    """A witness of the weights as they are stored: they are written once without it and read back."""
+    facts = ran.collator.source.facts.samples
+    try:
+        check_sources(facts.sources)
+    except EyasError as error:
+        return None, error.cause
+    unproven = job.folder / f".{DRAFT}.unproven"
+    write_draft(unproven, model, architecture_of(job.document), contract)
+    served = load_draft(unproven, target, known=ending.known)
+    chosen: list[Sample] = [ran.collator.source.samples[i] for i in ran.held[:WITNESS_CONVERSATIONS]]
+    answered = answer_greedily(target, chosen, ending.eos_ids)
+    witness = make_witness(target, served, SampleSet(facts, tuple(answered)), contract, WITNESS_STEPS)
+    shutil.rmtree(unproven)
+    return witness, ""

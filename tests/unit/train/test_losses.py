@@ -62,15 +62,17 @@ def test_the_chunked_head_equals_plain_autograd(name, monkeypatch):
     monkeypatch.setattr(losses, "CHUNK", 3)
     g = torch.Generator().manual_seed(5)
     normed = torch.randn(8, 6, generator=g, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(7, 6, generator=g, dtype=torch.float64, requires_grad=True)
-    p = case(2, n=8)[1]
-    total, proposals = head_loss(normed, weight, p, LOSSES[name])
-    grads = torch.autograd.grad(0.7 * total, (normed, weight))
-    logits = normed @ weight.T
-    plain = LOSSES[name](logits.log_softmax(-1), p).sum()
-    truth = torch.autograd.grad(0.7 * plain, (normed, weight))
-    torch.testing.assert_close(total, plain)
-    assert proposals.tolist() == logits.argmax(-1).tolist()
+    head = torch.randn(7, 6, generator=g, dtype=torch.float64, requires_grad=True)
+    teacher, asked = case(2, n=5)[1], torch.tensor([0, 4, 4, 1, 2, 3, 0, 2])
+    weights = torch.rand(8, generator=g, dtype=torch.float64)
+    made = head_loss(normed, head, teacher, asked, weights, LOSSES[name])
+    grads = torch.autograd.grad(0.7 * made.total, (normed, head))
+    logits = normed @ head.T
+    rows = LOSSES[name](logits.log_softmax(-1), teacher[asked])
+    truth = torch.autograd.grad(0.7 * (rows * weights).sum(), (normed, head))
+    torch.testing.assert_close(made.total, (rows * weights).sum())
+    torch.testing.assert_close(made.losses, rows)
+    assert made.proposals.tolist() == logits.argmax(-1).tolist()
     for grad, true in zip(grads, truth, strict=True):
         torch.testing.assert_close(grad, true)
 
