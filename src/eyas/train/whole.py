@@ -36,7 +36,7 @@ WITNESS_STEPS = 5
 
 @dataclass(frozen=True)
 class Ending:
-    """What the checkpoint needs besides the run. ``target``: on which it is proven; None: it gets no witness. ``eos_ids``
+    """What the checkpoint needs besides the run. ``target``: it is proven on it; None: it gets no witness. ``eos_ids``
     end its answers. ``evaluations``: samples to measure the draft on, by name.
     """
 
