@@ -69,7 +69,7 @@ MISTRAL = """{{- '<s>' }}
 """No system role, roles alternate, nothing opens an answer, and a space is put before it."""
 
 ENDS = {CHATML: "<|im_end|>", LLAMA3: "<|eot_id|>", QWEN3: "<|im_end|>", R1: "<|eot_id|>", MISTRAL: "</s>"}
-"""The token that each closes an answer with."""
+"""The token that each closes an answer with; of any other template, </s>."""
 
 SPECIAL = (
     "<|begin_of_text|>",
@@ -95,4 +95,4 @@ def templated(folder: Path, template: str) -> tuple[PreTrainedTokenizerBase, int
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", *SPECIAL]})
     tokenizer.add_tokens(list(PLAIN))
     tokenizer.chat_template = template
-    return tokenizer, tokenizer.convert_tokens_to_ids(ENDS[template])
+    return tokenizer, tokenizer.convert_tokens_to_ids(ENDS.get(template, "</s>"))

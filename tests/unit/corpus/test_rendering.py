@@ -323,13 +323,27 @@ def test_a_template_that_closes_with_another_token_than_the_target_is_refused(fo
     assert "</s>" in fault.cause
 
 
+BARE = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}</s>{% endif %}{% endfor %}"
+OPEN = "{% for m in messages %}{{ m.content }}{% endfor %}"
+"""Nothing stands between the turns, so that a tokenizer would join letters of two."""
+
+
 def test_no_token_lies_in_prompt_and_answer(folder):
-    made = renderer(folder, LLAMA3)
-    said = {**SAY, "content": "\nBecause."}
-    (run,) = made.chat_tokens(chat(ASK, said))
+    made = renderer(folder, BARE)
+    (run,) = made.chat_tokens(chat({**ASK, "content": "Here is th"}, {**SAY, "content": "e fox."}))
     begin, end = run.answers[0]
-    assert run.tokens[:begin] == made.prompt_ids([ASK])
-    assert made.tokenizer.decode(run.tokens[begin:end]) == "\nBecause.<|eot_id|>"
+    assert made.encode("Here is the fox.")[:begin] != run.tokens[:begin], "or nothing is shown"
+    assert run.tokens[:begin] == made.encode("Here is th")
+    assert made.tokenizer.decode(run.tokens[begin:end]) == "e fox.</s>"
+
+
+def test_no_token_lies_in_an_answer_and_the_next_prompt(folder):
+    """The target saw the next prompt as one text: an answer that ends within one of its tokens is not gone on from."""
+    made = renderer(folder, OPEN)
+    asked = [{**ASK, "content": "Here is "}, {**SAY, "content": "th"}, {**MORE, "content": "e fox"}, THEN]
+    first, second = made.chat_tokens(chat(*asked, finish="length"))
+    assert made.tokenizer.decode(first.tokens) == "Here is th"
+    assert second.tokens[: second.answers[0][0]] == made.encode("Here is the fox")
 
 
 @pytest.mark.builtin

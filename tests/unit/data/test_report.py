@@ -97,7 +97,7 @@ def test_vocabulary_coverage_is_chosen_on_one_side_and_measured_on_the_other(bui
     held = [name for name in names if is_held_out(name, HELD)]
     assert 0 < len(held) < 40
     # Where trained: tokens 0 … 4095; held out: a quarter of the tokens is never seen in training.
-    samples = [sample(n, [5000, 1, 2, 3] if n in held else [0, 1, 2, 3, *range(4096)]) for n in names]
+    samples = [sample(n, [5000, 1, 2, 3] * 30 if n in held else [0, 1, 2, 3, *range(4096)]) for n in names]
     r = data_report(SampleSet(facts, tuple(samples)), 10_000, HELD)
     assert [(v.size, v.trained, v.held_out) for v in r.vocabularies] == [(4096, 1.0, 0.75), (8192, 1.0, 1.0)]
     assert r.distinct == 4096
