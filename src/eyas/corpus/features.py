@@ -144,6 +144,27 @@ class OnlineFeatures(FeatureSource):
         return list(make_features(self.target, chosen, self.facts.taps, self.facts.top_k, self.batch_rows))
 
 
+class Remembered(FeatureSource):
+    """A source that keeps what it read until ``budget`` bytes are full; the rest is read again each time."""
+
+    def __init__(self, source: FeatureSource, budget: int) -> None:
+        self.source, self.samples, self.facts = source, source.samples, source.facts
+        self.left, self._kept = budget, dict[int, Features]()
+
+    def read(self, index: int) -> Features:
+        return self.read_batch([index])[0]
+
+    def read_batch(self, indices: Sequence[int]) -> list[Features]:
+        missing = [index for index in indices if index not in self._kept]
+        fresh = dict(zip(missing, self.source.read_batch(missing), strict=True)) if missing else {}
+        for index, features in fresh.items():
+            size = sum(t.nbytes for t in (features.taps, features.hidden) if t is not None)
+            if features.top is None and size <= self.left:
+                self._kept[index] = features
+                self.left -= size
+        return [fresh[index] if index in fresh else self._kept[index] for index in indices]
+
+
 def make_features(
     target: Target, samples: Sequence[Sample], taps: Sequence[int], top_k: int | None, batch_rows: int = BATCH_ROWS
 ) -> Iterator[Features]:

@@ -121,6 +121,8 @@ def memory_parts(
     parts = {"the process itself": PROCESS_BYTES}
     if features.target_in_process:
         parts["target weights"] = target.total * (BF16 if features.target_dtype == "bf16" else FP32)
+    if features.mode == "online":
+        parts["features kept"] = remembered_bytes(config, settings, data.trained)
     share = machine.processes if machine.sharded else 1
     buckets = FP32 * P if machine.processes > 1 and not machine.sharded else 0
     parts["draft: masters, gradients, moments"] = 16 * P // share + buckets
@@ -186,7 +188,9 @@ def operation_parts(
         settings.evaluate_samples / max(held.conversations, 1), 1
     )
     parts = {
-        "target forward": epochs * _target_forward(target, trained) if online else 0.0,
+        "target forward": _target_passes(config, settings, trained, epochs) * _target_forward(target, trained)
+        if online
+        else 0.0,
         "target probabilities": 2.0
         * asked
         * H
@@ -207,6 +211,22 @@ def operation_parts(
         + (_target_forward(target, held) if online else 0.0)
     )
     return parts
+
+
+def _target_passes(config: DraftConfig, settings: TrainSettings, trained: Amount, epochs: float) -> float:
+    """How often the target reads the data online: once what stays in memory, every epoch the rest."""
+    kept = remembered_bytes(config, settings, trained) / max(trained.tokens * _online_bytes(config), 1)
+    return min(epochs, 1.0) * kept + epochs * (1 - kept)
+
+
+def remembered_bytes(config: DraftConfig, settings: TrainSettings, trained: Amount) -> int:
+    """Bytes of online features that are kept in memory."""
+    return min(round(settings.feature_memory_gb * 1e9), trained.tokens * _online_bytes(config))
+
+
+def _online_bytes(config: DraftConfig) -> int:
+    """Of one token's taps and last state, in fp32."""
+    return FP32 * (config.feature_size + config.target_hidden_size)
 
 
 def _target_forward(target: TargetSize, data: Amount) -> float:

@@ -8,7 +8,7 @@ import torch
 
 from eyas.contract import ContractFacts, default_taps
 from eyas.corpus.feature_store import FeatureFolder
-from eyas.corpus.features import FeatureSource, OnlineFeatures, check_origin, facts_for
+from eyas.corpus.features import FeatureSource, OnlineFeatures, Remembered, check_origin, facts_for
 from eyas.corpus.identity import check_identity
 from eyas.corpus.samples import read_samples
 from eyas.draft.model import DraftModel
@@ -70,7 +70,8 @@ def open_source(
             f"{data} holds samples, whose features the target computes, and it is not to be loaded",
             "capture features first, or leave --without-target out",
         )
-    return _online(data, target, known, taps or default_taps(target.num_layers), foreign_answers)
+    online = _online(data, target, known, taps or default_taps(target.num_layers), foreign_answers)
+    return Remembered(online, round(settings.feature_memory_gb * 1e9))
 
 
 def _online(data: Path, target: Target, known: ContractFacts, taps: tuple[int, ...], foreign: bool) -> OnlineFeatures:

@@ -18,6 +18,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 MAX_TTT_STEPS = 16
+USUAL_DRAFT_VOCABULARY = 32_000
 
 
 class DraftOptions(Settings):
@@ -26,8 +27,8 @@ class DraftOptions(Settings):
     taps: tuple[int, ...] | None = None
     """None: (2, L // 2, L − 3)."""
     num_layers: Count = 1
-    draft_vocab_size: Count | None = 32000
-    """None, or as many as the target has: its whole vocabulary."""
+    draft_vocab_size: Count | None = None
+    """None: 32,000, or the target's whole vocabulary if it has fewer."""
     hidden_size: Count | None = None
     """Another than the target's needs an embedding of the draft's own."""
     intermediate_size: Count | None = None
@@ -75,6 +76,8 @@ class TrainSettings(Settings):
     """0 is off; else the weights that are evaluated and written are an exponential mean."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: autocast over fp32 masters."""
+    feature_memory_gb: Annotated[float, Field(ge=0)] = 2.0
+    """Features of online training that are kept in memory once computed; the others are computed every epoch."""
     recompute: bool = False
     """Gradient checkpointing: less memory, about a third more time."""
     seed: Annotated[int, Field(ge=0)] = 0

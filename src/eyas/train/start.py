@@ -17,7 +17,7 @@ from eyas.draft.model import DraftModel
 from eyas.draft.vocab import choose_vocabulary, offsets_from_ids
 from eyas.errors import EyasError
 from eyas.models.config import LLAMA_FAMILY, ModelConfig, architecture_of, parse_llama_config
-from eyas.train.settings import DraftOptions
+from eyas.train.settings import USUAL_DRAFT_VOCABULARY, DraftOptions
 
 _SCALE_SAMPLES = 64
 _COUNT_POSITIONS = 20_000
@@ -56,7 +56,7 @@ def draft_config(document: Mapping[str, Any], options: DraftOptions) -> DraftCon
         target_num_layers=c.num_layers,
         target_hidden_size=c.hidden_size,
         vocab_size=c.vocab_size,
-        draft_vocab_size=min(options.draft_vocab_size or c.vocab_size, c.vocab_size),
+        draft_vocab_size=options.draft_vocab_size or min(USUAL_DRAFT_VOCABULARY, c.vocab_size),
         hidden_size=hidden,
         intermediate_size=options.intermediate_size or c.intermediate_size,
         num_heads=heads,

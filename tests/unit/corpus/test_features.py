@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from eyas.corpus.features import (
     OnlineFeatures,
+    Remembered,
     batches,
     check_origin,
     facts_for,
@@ -41,6 +42,25 @@ def test_a_batch_of_online_features_is_to_the_bit_what_each_sample_gives_alone()
         for one in (alone, direct):
             assert torch.equal(together.taps, one.taps)
             assert torch.equal(together.hidden, one.hidden)
+
+
+class Counted(OnlineFeatures):
+    """Says what the target was asked for."""
+
+    def read_batch(self, indices):
+        self.asked = [*getattr(self, "asked", []), *indices]
+        return super().read_batch(indices)
+
+
+def test_what_fits_into_memory_is_computed_once_and_the_rest_each_time() -> None:
+    source = Counted(shared_target(), MADE.samples, wanted(MADE, storage="none"))
+    sizes = [4 * 4 * 64 * len(sample.tokens) for sample in MADE.samples]
+    kept = Remembered(source, sizes[0] + sizes[1])
+    orders = ([0, 1, 2], [2, 1, 0], [1])
+    for order in orders:
+        for index, features in zip(order, kept.read_batch(order), strict=True):
+            assert torch.equal(features.taps, OnlineFeatures.read_batch(source, [index])[0].taps)
+    assert source.asked == [0, 1, 2, 2]
 
 
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(1, 60))
