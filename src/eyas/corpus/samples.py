@@ -121,7 +121,7 @@ def write_samples(path: Path, made: SampleSet) -> None:
         tokens=flat.astype(narrow),
         lengths=np.array([len(s.tokens) for s in samples], dtype=np.uint32),
         answers=np.array(spans, dtype=np.uint32).reshape(-1, 3),
-        temperatures=np.array([s.temperature for s in samples], dtype=np.float32),
+        temperatures=np.array([s.temperature for s in samples], dtype=np.float64),
         texts=np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), dtype=np.uint8),
     )
     atomic_write(path, buffer.getvalue())
