@@ -119,7 +119,7 @@ def run_regen(job: RegenJob, plan_only: bool, console: Console) -> dict[str, Any
         identity = Identity.of(job.settings, source.identity())
         if plan_only and not (job.out / NAME).exists():
             return _show_plan(run.plan(prompts, source, job.settings, None), console)
-        with hold_lock(job.out, "regen"), Journal(job.out, identity) as journal:
+        with hold_lock(job.out, "regen", lambda what, *_: console.print(what)), Journal(job.out, identity) as journal:
             work = run.plan(prompts, source, job.settings, journal)
             if plan_only:
                 return _show_plan(work, console)
@@ -177,11 +177,16 @@ def _bars(quiet: bool) -> Iterator[run.OnProgress]:
         TimeRemainingColumn(elapsed_when_finished=False),
         TextColumn("{task.fields[left_out]}"),
     )
-    begun = time.monotonic()
+    begun: float | None = None
     with Progress(*columns, console=Console(stderr=True, quiet=quiet), speed_estimate_period=600) as bars:
         task = bars.add_task("answering", total=None, speed="–", left_out="")
 
         def on_progress(now: run.Progress) -> None:
+            nonlocal begun
+            if begun is None:
+                # What an earlier run made is not of this run's speed.
+                begun = time.monotonic()
+                bars.reset(task, completed=now.done)
             speed = f"{now.tokens / max(time.monotonic() - begun, 1e-9):.0f}"
             left_out = f"· {now.left_out} left out" if now.left_out else ""
             bars.update(task, completed=now.done, total=now.total - now.left_out, speed=speed, left_out=left_out)

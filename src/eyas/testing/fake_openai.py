@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -38,7 +39,8 @@ def echo(body: dict[str, Any]) -> dict[str, Any]:
 class FakeOpenAI:
     """Use as a context. ``faults`` are met one by one, by the first requests for an answer; the rest are answered.
 
-    ``requests``: the bodies that came, in order. ``most_at_once``: how many were open together at the most.
+    ``requests``: the bodies that came, in order; ``arrived``: when, in seconds of the monotonic clock; ``headers``:
+    theirs, names in lower case. ``most_at_once``: how many were open together at the most.
     """
 
     def __init__(
@@ -51,10 +53,10 @@ class FakeOpenAI:
         self.respond, self.faults, self.models, self.latency = respond, deque(faults), tuple(models), latency
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.arrived: list[float] = []
         self.open = self.most_at_once = 0
         self.lock, self.closing = threading.Lock(), threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -77,6 +79,15 @@ class FakeOpenAI:
         self._thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says so on stderr, unless the client went away, which it may."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def _handler(fake: FakeOpenAI) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -88,6 +99,7 @@ def _handler(fake: FakeOpenAI) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             with fake.lock:
                 fake.requests.append(body)
+                fake.arrived.append(time.monotonic())
                 fake.headers.append({name.lower(): value for name, value in self.headers.items()})
                 fault = fake.faults.popleft() if fake.faults else None
                 fake.open += 1

@@ -90,6 +90,7 @@ def answer_all(work: Work, source: AnswerSource, journal: Journal, on_progress: 
     """
     waiting, running, left_out = iter(work.missing), dict[str, Conversation](), list[LeftOut]()
     done = len(work.wanted) - len(work.missing)
+    on_progress(Progress(done, len(work.wanted), 0, source.tokens))
     try:
         while True:
             _fill(waiting, running, source)
