@@ -47,6 +47,8 @@ class Chat(Strict):
     licence: str
     domain: str
     tools: tuple[dict[str, Any], ...] = ()
+    thinking: bool | None = None
+    """Whether the target was told to think; None where its template has no such switch, or nobody knows."""
 
     @model_validator(mode="after")
     def _answers_are_assistant_turns(self) -> Chat:

@@ -157,7 +157,9 @@ class Renderer:
         return None if self.rendering.thinking == "none" else self.rendering.thinking == "on"
 
     def _thinking_of(self, chat: Chat) -> bool | None:
-        """Where thinking is mixed, an answer with reasoning tells that it was on."""
+        """Where thinking is mixed: what the chat says, else an answer with reasoning tells that it was on."""
+        if chat.thinking is not None:
+            return self._switch(chat.thinking)
         turns = [chat.messages[answer.message] for answer in chat.answers]
         on = (turn.get("reasoning_content") is not None or THINK_CLOSE in content_of(turn) for turn in turns)
         return self._switch(any(on))

@@ -18,6 +18,7 @@ from eyas.draft.model import DraftModel
 from eyas.errors import EyasError
 from eyas.train.batch import Collator, micro_batches
 from eyas.train.evaluate import Evaluation, evaluate
+from eyas.train.flex import flex_merged
 from eyas.train.objective import Objective, Tally, chosen_slots, count_slots, flat_slots
 from eyas.train.optimizer import WeightMean, apply_gradients, learning_rate, make_optimizer
 from eyas.train.parallel import Parallel, restore_state, whole_state
@@ -83,7 +84,7 @@ class Trainer:
         total = self.steps_per_epoch * settings.epochs
         self.total_steps = min(total, settings.max_steps or total)
         self.progress = Progress()
-        self.module = self.parallel.wrap(Objective(model, settings, Unrolling(recompute=settings.recompute)))
+        self.module = self.parallel.wrap(Objective(model, settings, _unrolling(settings, model.norm.device)))
         self.optimizer = make_optimizer(self.module, settings)
         self.mean = WeightMean(self._trained(), settings.ema_decay) if settings.ema_decay else None
         self._resume()
@@ -231,3 +232,15 @@ class Trainer:
         if self.mean:
             self.mean.load({name.removeprefix("mean."): v for name, v in flat.items() if name.startswith("mean.")})
         self.progress = Progress(**progress)
+
+
+def _unrolling(settings: TrainSettings, device: torch.device) -> Unrolling:
+    if settings.attention == "merged":
+        return Unrolling(recompute=settings.recompute)
+    if device.type == "cpu":
+        raise EyasError(
+            "flags.contradiction",
+            "attention: flex has no backward on a CPU",
+            "use attention: merged, which is linear in memory on every device",
+        )
+    return Unrolling(flex_merged(), settings.recompute)

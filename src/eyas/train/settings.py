@@ -78,6 +78,8 @@ class TrainSettings(Settings):
     """bf16: autocast over fp32 masters."""
     feature_memory_gb: Annotated[float, Field(ge=0)] = 2.0
     """Features of online training that are kept in memory once computed; the others are computed every epoch."""
+    attention: Literal["merged", "flex"] = "merged"
+    """flex: PyTorch's flex attention, for GPUs alone, and not run on one yet."""
     recompute: bool = False
     """Gradient checkpointing: less memory, about a third more time."""
     seed: Annotated[int, Field(ge=0)] = 0

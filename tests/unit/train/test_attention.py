@@ -7,6 +7,7 @@ import torch
 
 from eyas.train import attention
 from eyas.train.attention import BLOCKED, dense_attention, merged_attention
+from eyas.train.flex import flex_merged
 
 DOCS = ((0, 7), (7, 8), (8, 21))
 HEADS, KV, D = 4, 2, 8
@@ -68,3 +69,13 @@ def test_documents_and_later_slots_are_not_seen(merged):
     _, grads = values_and_gradients(merged, tensors, rows)
     seen = grads[1].abs().sum((1, 2)) > 0
     assert seen.nonzero()[:, 0].tolist() == [8, 9, 10]
+
+
+@pytest.mark.parametrize("diagonals", [0, 2])
+@pytest.mark.parametrize("rows", [list(range(21)), [0, 6, 12, 20]])
+def test_flex_attention_gives_the_same_values(rows, diagonals):
+    """Its gradients need a GPU."""
+    with torch.no_grad():
+        tensors, rows = [x.detach() for x in inputs(rows, diagonals, torch.float32)], torch.tensor(rows)
+        out = flex_merged(compiled=False)(*tensors, rows, DOCS)
+        torch.testing.assert_close(out, dense_attention(*tensors, rows, DOCS), rtol=1e-4, atol=1e-5)

@@ -137,6 +137,12 @@ def test_without_conversations_there_is_nothing_to_train(tmp_path):
     assert caught.value.code == "train.no-data"
 
 
+def test_flex_attention_is_for_gpus(tmp_path):
+    with pytest.raises(EyasError) as caught:
+        make_trainer(tmp_path, SMALL.model_copy(update={"attention": "flex"}))
+    assert caught.value.code == "flags.contradiction"
+
+
 def test_a_nan_changes_no_weight(tmp_path):
     trainer = make_trainer(tmp_path)
     with torch.no_grad():

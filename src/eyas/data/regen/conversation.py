@@ -90,6 +90,7 @@ class Conversation:
             licence=self.prompt.licence,
             domain=self.prompt.domain,
             tools=tuple(self.prompt.tools),
+            thinking=self.thinking,
         )
 
     def _replaces(self, role: str) -> bool:
