@@ -63,6 +63,7 @@ CODES: dict[str, str] = {
     "features.damaged": "A folder of features is not whole: a shard is missing, cut off or changed",
     "features.disk": "Features would not fit on the disk",
     "train.no-data": "Too few conversations to train on, or to hold out",
+    "train.leak": "What a draft is measured on is among what it is trained on",
     "train.diverged": "The gradient became NaN or infinite",
     "train.memory": "Training would need more memory than is free",
     "train.resume-mismatch": "A run's folder was begun with other settings, data or another start",

@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from eyas.config import SpeculativeSettings
 from eyas.contract import Contract
-from eyas.corpus.samples import SampleSet, write_samples
+from eyas.corpus.samples import SampleSet, split, write_samples
 from eyas.draft.checkpoint import load_draft
 from eyas.engine.session import facts_of
+from eyas.metrics import Acceptance
+from eyas.speculate.walk import walk_text
 from eyas.testing import tiny_pair
 from train_rig import FACTS, tiny_samples, tiny_target
 
@@ -78,6 +81,25 @@ def test_a_run_ends_in_a_draft_that_serves(whole):
 
 
 @pytest.mark.slow
+def test_what_the_contract_expects_is_what_the_engine_shows(whole):
+    """The written draft, by the engine's own proposals over the same held-out greedy texts: the same rounds."""
+    out, _ = whole
+    target, contract = tiny_target(), Contract.read(out / "draft" / "contract.json")
+    served = load_draft(out / "draft", target, "eager")
+    held = [s for s in split(tiny_samples(), 0.3)[1] if s.temperature == 0]
+    assert len(held) >= 2
+    for num_steps in (1, 3, 5):
+        acceptance = Acceptance()
+        for sample in held:
+            (begin, end), tokens = sample.answers[0], sample.tokens.tolist()
+            settings = SpeculativeSettings.resolve(num_steps)
+            for one in walk_text(target, served, tokens[:begin], tokens[begin:end], settings):
+                acceptance.add(sample.prompt_id, one)
+        told = [r for r in contract.expected if (r.prompt_set, r.temperature, r.num_steps) == ("all", 0.0, num_steps)]
+        assert [r.accept_length for r in told] == [acceptance.accept_length]
+
+
+@pytest.mark.slow
 def test_killed_in_a_loop_it_ends_with_the_same_bits(whole, samples, tmp_path):
     out, kills = tmp_path / "run", 0
     state, metrics = out / "state.safetensors", out / "metrics.jsonl"
@@ -118,6 +140,23 @@ def test_a_warm_start_keeps_the_map(whole, samples, tmp_path):
     assert code == 0, result
     first, second = (Contract.read(folder / "draft" / "contract.json") for folder in (whole[0], out))
     assert first.vocab_map_sha256 == second.vocab_map_sha256
+
+
+@pytest.mark.slow
+def test_a_warm_start_refuses_what_its_draft_is_not(whole, samples, tmp_path):
+    code, result = run(samples, tmp_path, "--draft", str(whole[0] / "draft"), "--set", "draft.norm_output=true")
+    assert code == 2
+    assert result["error"]["code"] == "flags.contradiction"
+    assert "norm_output" in result["error"]["cause"]
+
+
+@pytest.mark.slow
+def test_a_draft_is_not_measured_on_what_it_learns_from(samples, tmp_path):
+    other = tmp_path / "other.npz"
+    other.write_bytes(samples.read_bytes())
+    code, result = run(samples, tmp_path / "run", "--evaluate", str(other))
+    assert code == 1
+    assert result["error"]["code"] == "train.leak"
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def train(
         return
     session = _open(folder, (dtype, backend, device), without_target)
     job = _job(wanted, session, folder, (data, out, draft, foreign_answers))
-    ending = _ending(session, folder, job, (target, licence or known_licence, evaluate or []))
+    ending = _ending(session, folder, job, (target, licence or known_licence, evaluate or []), foreign_answers)
     result = _train(job, ending, (strategy, device, sink or []), as_json)
     if result is not None:
         print(json.dumps(result)) if as_json else _tell(result)
@@ -114,6 +114,7 @@ def _job(settings: Any, session: Any, folder: Path, given: tuple[Path, Path, Pat
     from eyas.models.weights.safetensors import open_checkpoint, weight_fingerprint
     from eyas.train.prepare import open_source, own_weights, stored_weights
     from eyas.train.run import Job
+    from eyas.train.start import settings_of
 
     data, out, draft, foreign = given
     if draft and session.target is None:
@@ -123,13 +124,14 @@ def _job(settings: Any, session: Any, folder: Path, given: tuple[Path, Path, Pat
             "leave --without-target or --draft out",
         )
     warm = read_draft(draft, session.target, "eager", torch.float32) if draft else None
+    settings = settings_of(settings, warm.config) if warm else settings
     source = open_source(data, session.target, facts_of(folder, session.tokenizer), settings, warm, foreign)
     fingerprint = weight_fingerprint(open_checkpoint(draft)) if draft else None
     own = stored_weights(folder) if session.target is None else own_weights(session.target)
     return Job(source, own, read_config(folder), settings, out, warm, fingerprint)
 
 
-def _ending(session: Any, folder: Path, job: Any, given: tuple[str, str, list[Path]]) -> Any:
+def _ending(session: Any, folder: Path, job: Any, given: tuple[str, str, list[Path]], foreign: bool) -> Any:
     from eyas.engine.session import facts_of
     from eyas.pull.hub import HUB_ID
     from eyas.train.card import CardFacts
@@ -140,8 +142,12 @@ def _ending(session: Any, folder: Path, job: Any, given: tuple[str, str, list[Pa
     known = facts_of(folder, session.tokenizer)
     name = target if HUB_ID.fullmatch(target) else None
     card = CardFacts(f"EAGLE-3 draft for {name or folder.name}", target, name, licence, WITNESS_STEPS)
+    names = [path.stem for path in evaluations]
+    if len(set(names)) < len(names):
+        raise EyasError("flags.contradiction", f"two sets to measure on have one name: {names}", "rename a file")
     sources = {
-        path.stem: open_source(path, session.target, known, job.settings, job.warm_start) for path in evaluations
+        path.stem: open_source(path, session.target, known, job.settings, job.warm_start, foreign)
+        for path in evaluations
     }
     return Ending(session.target, session.eos_ids, known, card, sources)
 

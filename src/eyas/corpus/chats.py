@@ -70,7 +70,7 @@ def read_chats(path: Path) -> Iterator[Chat]:
     if not path.is_file():
         raise EyasError("artifact.missing", f"there are no chats at {path}", _FIX)
     seen: set[str] = set()
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             chat = _parse(line, path, number)
             if chat.id in seen:
@@ -79,7 +79,7 @@ def read_chats(path: Path) -> Iterator[Chat]:
             yield chat
 
 
-def _parse(line: str, path: Path, number: int) -> Chat:
+def _parse(line: bytes, path: Path, number: int) -> Chat:
     try:
         return Chat.model_validate_json(line)
     except ValidationError as error:

@@ -12,7 +12,7 @@ import io
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,6 +64,18 @@ class Sample:
         for k, (begin, end) in enumerate(self.answers, 1):
             out[begin:end] = k
         return out
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether any slot is trained: some answer has two tokens."""
+        return any(end - begin >= 2 for begin, end in self.answers)
+
+    def shortened(self, length: int) -> Sample:
+        """The first ``length`` tokens; an answer that is cut loses its end."""
+        if len(self.tokens) <= length:
+            return self
+        answers = tuple((begin, min(end, length)) for begin, end in self.answers if begin < length)
+        return replace(self, tokens=self.tokens[:length], answers=answers)
 
 
 def trained_slots(segments: Array, step: int) -> Array:
@@ -139,7 +151,7 @@ def read_samples(path: Path) -> SampleSet:
             return _unpack({name: data[name] for name in data.files})
     except ValidationError as error:
         raise EyasError("artifact.corrupt", f"{path} holds no samples: {describe(error)}", _FIX) from error
-    except (ValueError, KeyError, TypeError, AssertionError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, LookupError, TypeError, AssertionError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise EyasError("artifact.corrupt", f"{path} holds no samples: {error!r}", _FIX) from error
 
 
@@ -148,7 +160,7 @@ def _unpack(data: dict[str, npt.NDArray[Any]]) -> SampleSet:
     lengths = data["lengths"].astype(np.int64)
     if lengths.sum() != len(data["tokens"]):
         raise ValueError(f"{lengths.sum()} tokens are expected, and there are {len(data['tokens'])}")
-    tokens = np.split(data["tokens"].astype(np.int32), np.cumsum(lengths)[:-1])
+    tokens = np.split(data["tokens"].astype(np.int32), np.cumsum(lengths)[:-1]) if len(lengths) else []
     answers: list[list[tuple[int, int]]] = [[] for _ in lengths]
     for number, begin, end in data["answers"].tolist():
         answers[number].append((begin, end))

@@ -65,7 +65,7 @@ class Collator:
             asked = trained_slots(segments[begin:end], 0).nonzero()[:, 0] + 1
             teacher[begin + asked] = self._teacher(index, features, asked)
             begin = end
-        taps = torch.cat([f.taps for f in read]).float() * self.scales[:, None]
+        taps = torch.cat([f.taps.cpu() for f in read]).float() * self.scales[:, None]
         return Batch(
             torch.cat([torch.from_numpy(s.tokens).long() for s in samples]),
             torch.cat([torch.arange(len(s.tokens)) for s in samples]),

@@ -27,6 +27,9 @@ from eyas.train.ttt import slots_of, unroll
 
 MAX_STEPS = 7
 ALL = "all"
+HEADLINE_STEPS = 5
+ENOUGH = 8
+"""Conversations; fewer would choose a checkpoint by chance."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,19 @@ class Evaluation:
         return {"expected": [record.model_dump(mode="json") for record in self.records()], "curves": curves}
 
     def headline(self) -> float:
-        """The accept length that checkpoints are chosen by: greedy where there is any, at K = 5, over all domains."""
-        groups = {group for group, _ in self.acceptance if group.domain == ALL and group.draft_sampling == "one-hot"}
+        """The accept length that checkpoints are chosen by: at K = 5, over all domains, at the lowest temperature of
+        which there are enough conversations, else at the most frequent one. NaN for no rounds.
+        """
+        groups = {
+            group.temperature: acceptance
+            for (group, num_steps), acceptance in self.acceptance.items()
+            if group.domain == ALL and group.draft_sampling == "one-hot" and num_steps == HEADLINE_STEPS
+        }
         if not groups:
-            return float("nan")
-        best = min(groups, key=lambda group: group.temperature)
-        return self.acceptance[best, 5].accept_length
+            return math.nan
+        enough = [t for t, acceptance in groups.items() if len(acceptance.conversations) >= ENOUGH]
+        most = max(groups, key=lambda t: len(groups[t].conversations))
+        return groups[min(enough, default=most)].accept_length
 
 
 def _order(key: tuple[Group, int]) -> tuple[str, float, str, int]:
@@ -112,13 +122,16 @@ def evaluate(model: DraftModel, collator: Collator, indices: Sequence[int]) -> E
     Samples whose temperature is not known are left out: nothing could be promised by them.
     """
     result = Evaluation()
+    # The likeliest tokens alone do not tell what the others' probabilities are.
+    whole = collator.source.facts.top_k is None
     for index in indices:
         sample = collator.source.samples[index]
         if math.isnan(sample.temperature):
             continue
-        counts = accepted_counts(model, collator.batch([index]), collator.draft_ids, index)
+        batch = collator.batch([index]).to(model.norm.device)
+        counts = accepted_counts(model, batch, collator.draft_ids.to(model.norm.device), index)
         for sampling, accepted in counts.items():
-            if sampling == "probabilistic" and sample.temperature != 1.0:
+            if sampling == "probabilistic" and (sample.temperature != 1.0 or not whole):
                 continue
             for domain in {sample.domain or ALL, ALL}:
                 group = Group(domain, sample.temperature, sampling)
@@ -134,8 +147,8 @@ def accepted_counts(model: DraftModel, batch: Batch, draft_ids: Tensor, seed: in
     ``draft_ids`` [V]: draft id of a target id, −1 outside; ``seed`` keys the draws of "probabilistic".
     """
     names: tuple[DraftSampling, ...] = get_args(DraftSampling)
-    counts = {name: torch.zeros(len(batch.tokens), dtype=torch.int64) for name in names}
-    alive = {name: torch.ones(len(batch.tokens), dtype=torch.bool) for name in counts}
+    counts = {name: torch.zeros_like(batch.tokens) for name in names}
+    alive = {name: torch.ones_like(batch.tokens, dtype=torch.bool) for name in counts}
     for i, rows, normed in unroll(model, batch, slots_of(batch.segments, MAX_STEPS)):
         logits, truth = model.logits(normed), batch.tokens[rows + 2 + i]
         hits: dict[DraftSampling, Tensor] = {
@@ -155,7 +168,7 @@ def _drawn(logits: Tensor, p: Tensor, ids: Tensor, at: Tensor, seed: int) -> Ten
     inside = ids >= 0
     index = ids.clamp(min=0)[:, None]
     q_x, p_x = (x.gather(1, index)[:, 0] for x in (logits.softmax(-1), p))
-    u = torch.tensor([noise.uniform(seed, position, noise.ACCEPT) for position in at.tolist()], dtype=q_x.dtype)
+    u = q_x.new_tensor([noise.uniform(seed, position, noise.ACCEPT) for position in at.tolist()])
     return inside & (u * p_x < q_x)
 
 

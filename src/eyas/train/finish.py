@@ -28,7 +28,7 @@ def make_contract(
     """What the draft was trained for. ``trained``: the samples that it saw, cut as they were."""
     features = job.source.facts
     samples, draft = features.samples, draft_facts(model)
-    longest = max(end for sample in trained for _, end in sample.answers)
+    longest = max(end for sample in trained for begin, end in sample.answers if end - begin >= 2)
     facts = DataFacts(
         conversations=len(trained),
         answer_tokens=sum(sample.answer_tokens for sample in trained),

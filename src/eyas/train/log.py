@@ -96,12 +96,12 @@ class RunLog:
             sink.close()
 
     def _append(self, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        plain = _plain(document)
-        line = json.dumps(plain, ensure_ascii=False, allow_nan=False) + "\n"
+        written = plain(document)
+        line = json.dumps(written, ensure_ascii=False, allow_nan=False) + "\n"
         with named_disk_errors(self.folder):
             self._files[name].write(line.encode())
             self._files[name].flush()
-        return plain
+        return written
 
     def _send(self, step: int, scalars: Mapping[str, float | None]) -> None:
         known = {name: value for name, value in scalars.items() if value is not None}
@@ -159,12 +159,12 @@ def _step_of(line: bytes) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON has it: NaN, which means that nothing was counted, becomes null; infinity is refused."""
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

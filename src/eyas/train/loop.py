@@ -171,15 +171,16 @@ class Trainer:
     def _evaluate(self) -> None:
         weights = {name.removeprefix("model.model."): v for name, v in self._evaluated_weights().items()}
         if self.parallel.is_first:
-            twin = DraftModel(self.model.config)
+            twin = DraftModel(self.model.config, num_positions=len(self.model.rotary.cos))
             twin.load_state_dict({**self._frozen(), **weights}, assign=True)
+            twin.to(self.model.norm.device).rotary.to(self.model.norm.device, torch.float32)
             result = evaluate(twin, self.collator, self.held)
             self._note(result, weights)
         self._share_progress()
 
     def _note(self, result: Evaluation, weights: dict[str, Tensor]) -> None:
         score = result.headline()
-        better = math.isnan(self.progress.best) or score > self.progress.best
+        better = self.progress.best_step == 0 or score > self.progress.best
         if better:
             self.progress.best, self.progress.best_step, self.progress.waited = score, self.progress.step, 0
             save_state(self.folder / BEST, weights, asdict(self.progress))

@@ -7,7 +7,7 @@ vocabulary. With acceptance α = Σ min(p, q), the probability that a drawn prop
 - ``soft-cross-entropy``: −Σ p log q (Li et al., EAGLE-3)
 - ``forward-kl``: Σ p log(p / q): the same gradients; its value says how much is left to gain
 - ``lk``: −log α (Samarin et al. 2026, LK losses)
-- ``lk-hybrid``: λ · forward KL + (1 − λ) · (1 − α), λ = exp(−3 α) per step's mean α, not differentiated (the same)
+- ``lk-hybrid``: λ · forward KL + (1 − λ) · (1 − α), λ = exp(−3 α) of the slot, not differentiated (the same)
 """
 
 from __future__ import annotations

@@ -79,6 +79,8 @@ class Objective(nn.Module):
         if batch is None:
             return sum((0.0 * p.sum() for p in self.parameters() if p.requires_grad), torch.zeros(())), tally
         present = [rows for rows in slots if len(rows)]
+        if not present:
+            return self.forward(None, [], counts)
         # One pass of the head over all steps: its gradient, as large as the head, exists once.
         states = [(rows + 1 + i, normed) for i, rows, normed in unroll(self.model, batch, present, self.how)]
         asked = torch.cat([rows for rows, _ in states])

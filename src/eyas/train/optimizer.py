@@ -46,7 +46,7 @@ def apply_gradients(
         raise EyasError(
             "train.diverged",
             "the gradient is NaN or infinite; no weight was changed by it",
-            "lower learning_rate or clip_norm, or raise warmup_share, and start again",
+            "lower learning_rate or clip_norm, or raise warmup_share, and begin anew with another --out",
         )
     for group in optimizer.param_groups:
         group["lr"] = rate

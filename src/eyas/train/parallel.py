@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+_PATIENCE = timedelta(hours=12)
 Strategy = Literal["ddp", "fsdp"]
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
 _PLAIN = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, broadcast_from_rank0=False)
@@ -45,7 +47,10 @@ class Parallel:
         if world == 1:
             return cls(strategy=strategy)
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            # The others wait while the first one evaluates and writes.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+        if device.type == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         return cls(dist.get_rank(), world, strategy)
 
     @property

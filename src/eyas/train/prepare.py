@@ -70,20 +70,29 @@ def open_source(
             f"{data} holds samples, whose features the target computes, and it is not to be loaded",
             "capture features first, or leave --without-target out",
         )
-    online = _online(data, target, known, taps or default_taps(target.num_layers), foreign_answers)
+    online = _online(data, target, known, taps or default_taps(target.num_layers), settings.max_length, foreign_answers)
     return Remembered(online, round(settings.feature_memory_gb * 1e9))
 
 
-def _online(data: Path, target: Target, known: ContractFacts, taps: tuple[int, ...], foreign: bool) -> OnlineFeatures:
+def _online(
+    data: Path, target: Target, known: ContractFacts, taps: tuple[int, ...], max_length: int, foreign: bool
+) -> OnlineFeatures:
     made = read_samples(data)
     check_origin(made.facts, known, foreign)
     assert known.weights_sha256 is not None
     facts = facts_for(target, known.weights_sha256, made.facts, taps)
-    if made.samples:
-        longest = max(made.samples, key=lambda sample: len(sample.tokens))
+    samples = [sample.shortened(max_length) for sample in made.samples]
+    if samples:
+        longest = max(samples, key=lambda sample: len(sample.tokens))
+        if len(longest.tokens) > target.max_positions:
+            raise EyasError(
+                "features.samples",
+                f"sample {longest.id} has {len(longest.tokens)} tokens, the target {target.max_positions} positions",
+                f"set max_length to at most {target.max_positions}",
+            )
         checked = check_identity(target, longest.tokens.tolist(), taps)
         facts = facts.model_copy(update={"identity_error": checked.error})
-    return OnlineFeatures(target, made.samples, facts)
+    return OnlineFeatures(target, samples, facts)
 
 
 def _stored(folder: FeatureFolder, taps: tuple[int, ...] | None, known: ContractFacts, foreign: bool) -> FeatureFolder:

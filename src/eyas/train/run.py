@@ -12,9 +12,10 @@ draft/                          the checkpoint, with contract, witness and card
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ import torch
 from torch import Tensor
 
 from eyas.artifacts import atomic_write
-from eyas.contract import sha256_hex
+from eyas.corpus.feature_store import samples_sha256
 from eyas.corpus.features import Features, FeatureSource, TopTokens
-from eyas.corpus.samples import Sample, is_held_out
+from eyas.corpus.samples import Sample, SampleSet, is_held_out
 from eyas.draft.model import DraftModel
 from eyas.errors import EyasError
 from eyas.train.batch import Collator
@@ -33,7 +34,7 @@ from eyas.train.log import RunLog
 from eyas.train.loop import Progress, Trainer
 from eyas.train.parallel import Parallel
 from eyas.train.progress import TrainProgress
-from eyas.train.settings import TrainSettings
+from eyas.train.settings import MAX_TTT_STEPS, TrainSettings
 from eyas.train.sinks import RunFacts, open_sinks
 from eyas.train.start import Start, Weights, draft_config, fresh, warm
 from eyas.train.state import load_state, save_state
@@ -60,7 +61,8 @@ class Job:
 @dataclass(frozen=True)
 class Ran:
     """What a run leaves in memory. ``trained``: the samples that it saw, cut as they were; ``held``: the indices in the
-    collator's source of all that it did not see.
+    collator's source of all that it did not see. ``left_out``: conversations that were ``cut`` at max_length, and those
+    ``without_slots`` to train.
     """
 
     progress: Progress
@@ -68,6 +70,7 @@ class Ran:
     collator: Collator
     trained: Sequence[Sample]
     held: Sequence[int]
+    left_out: Mapping[str, int]
 
 
 class Shortened(FeatureSource):
@@ -75,14 +78,7 @@ class Shortened(FeatureSource):
 
     def __init__(self, source: FeatureSource, max_length: int) -> None:
         self.source, self.facts, self.max_length = source, source.facts, max_length
-        self.samples = [
-            replace(
-                sample,
-                tokens=sample.tokens[:max_length],
-                answers=tuple((b, min(e, max_length)) for b, e in sample.answers if b < max_length),
-            )
-            for sample in source.samples
-        ]
+        self.samples = [sample.shortened(max_length) for sample in source.samples]
 
     def read(self, index: int) -> Features:
         return self._cut(self.source.read(index))
@@ -106,7 +102,7 @@ def run_training(
     """
     settings, folder = job.settings, job.folder
     source = Shortened(job.source, settings.max_length)
-    usable = [i for i, sample in enumerate(source.samples) if sample.answer_tokens >= 2]
+    usable = [i for i, sample in enumerate(source.samples) if sample.is_trainable]
     held = [i for i in usable if is_held_out(source.samples[i].prompt_id, settings.held_out_share)]
     train = sorted(set(usable) - set(held))
     _claim(job, train, held, parallel, command)
@@ -114,6 +110,12 @@ def run_training(
     kept = start.model.to_target_ids(torch.arange(len(start.model.d2t)))
     collator = Collator(source, job.own.head, kept, start.tap_scales)
     chosen = _evaluated(source, held, settings.evaluate_samples)
+    if all(math.isnan(source.samples[i].temperature) for i in chosen):
+        raise EyasError(
+            "train.no-data",
+            "of no held-out conversation it is known at which temperature it was answered, so none can be measured",
+            "answer the prompts with `eyas regen`, which notes it",
+        )
     trainer = Trainer(start.model, collator, train, chosen, settings, folder, parallel)
     with ExitStack() as stack:
         if parallel.is_first:
@@ -121,7 +123,9 @@ def run_training(
             log = RunLog(folder, trainer.progress.step, open_sinks(sinks, facts))
             trainer.watchers = (stack.enter_context(Recorder(log, display)),)
         progress = trainer.run()
-    return Ran(progress, start, collator, [source.samples[i] for i in train], held)
+    cut = sum(len(sample.tokens) > settings.max_length for sample in job.source.samples)
+    left = {"cut": cut, "without_slots": len(source.samples) - len(usable)}
+    return Ran(progress, start, collator, [source.samples[i] for i in train], held, left)
 
 
 def _evaluated(source: FeatureSource, held: Sequence[int], most: int) -> list[int]:
@@ -145,12 +149,11 @@ def _claim(job: Job, train: Sequence[int], held: Sequence[int], parallel: Parall
             f"{len(train)} conversations to train on and {len(held)} held out, after the split by prompt",
             "give more conversations, or another held_out_share",
         )
-    names = [job.source.samples[i].id for i in (*train, *held)]
-    lengths = [len(job.source.samples[i].tokens) for i in (*train, *held)]
+    whole = SampleSet(job.source.facts.samples, tuple(job.source.samples))
     origin = {
         "features": job.source.facts.model_dump(mode="json", exclude={"identity_error"}),
         "conversations": {"trained": len(train), "held_out": len(held)},
-        "samples_sha256": sha256_hex(json.dumps([names, lengths]).encode()),
+        "samples_sha256": samples_sha256(whole),
         "warm_start_sha256": job.warm_sha256,
     }
     wanted = {SETTINGS: job.settings.to_yaml(), ORIGIN: json.dumps(origin, indent=2, ensure_ascii=False) + "\n"}
@@ -203,7 +206,11 @@ def trained_tensors(model: DraftModel) -> dict[str, Tensor]:
 def assemble(job: Job, tensors: Mapping[str, Tensor]) -> DraftModel:
     """A draft of the job's shape with ``tensors``, the embedding the target's unless it is among them."""
     config = job.warm_start.config if job.warm_start else draft_config(job.document, job.settings.draft)
-    model = DraftModel(config)
+    # A foreign draft may name fewer positions than it is trained on here.
+    length = max(config.max_position_embeddings, job.settings.max_length + MAX_TTT_STEPS)
+    model = DraftModel(config, num_positions=length)
     model.load_state_dict({"embed_tokens": job.own.embedding, **tensors}, assign=True)
     model.embed_tokens.requires_grad_(config.own_embedding)
+    device = job.own.embedding.device
+    model.to(device).rotary.to(device, torch.float32)
     return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -114,12 +115,26 @@ class TrainSettings(Settings):
         return parse_settings(read_yaml(path), path)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's floats: in YAML 1.1, and so in PyYAML, 1e-4 is a text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def load_yaml(text: str) -> Any:
+    """A YAML document. Raises ``yaml.YAMLError``."""
+    return yaml.load(text, _Loader)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping. Raises ``artifact.missing``, ``artifact.corrupt``."""
     if not path.is_file():
         raise EyasError("artifact.missing", f"there is no file {path}", "check the path")
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise EyasError("artifact.corrupt", f"{path} is no YAML: {error}", "mend the file") from error
     if not isinstance(document, dict):
@@ -154,7 +169,7 @@ def override(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
         if key not in part or key == "draft":
             raise EyasError("flags.unknown", f"{name} is no setting", f"use one of: {', '.join(part)}")
         try:
-            part[key] = yaml.safe_load(value)
+            part[key] = load_yaml(value)
         except yaml.YAMLError as error:
             raise EyasError("flags.range", f"--set {change}: {error}", "write the value as in YAML") from error
     return parse_settings(document, Path("--set"))

@@ -17,7 +17,7 @@ from eyas.draft.model import DraftModel
 from eyas.draft.vocab import choose_vocabulary, offsets_from_ids
 from eyas.errors import EyasError
 from eyas.models.config import LLAMA_FAMILY, ModelConfig, architecture_of, parse_llama_config
-from eyas.train.settings import USUAL_DRAFT_VOCABULARY, DraftOptions
+from eyas.train.settings import USUAL_DRAFT_VOCABULARY, DraftOptions, TrainSettings
 
 _SCALE_SAMPLES = 64
 _COUNT_POSITIONS = 20_000
@@ -131,6 +131,24 @@ def warm(model: DraftModel, source: FeatureSource, indices: Sequence[int]) -> St
     scales = tap_scales(source, indices, normed)
     scale_feature_columns(model, 1 / scales)
     return Start(model, scales, None)
+
+
+def settings_of(settings: TrainSettings, config: DraftConfig) -> TrainSettings:
+    """The settings with the draft's part as the draft to start from has it.
+
+    Raises ``flags.contradiction`` for a wish that it does not fulfil.
+    """
+    usual, asked = DraftOptions(), settings.draft
+    options = {name: getattr(config, name) for name in DraftOptions.model_fields}
+    for name, has in options.items():
+        wish = getattr(asked, name)
+        if wish not in (getattr(usual, name), has):
+            raise EyasError(
+                "flags.contradiction",
+                f"draft.{name} is to be {wish}, and the draft to start from has {has}",
+                "leave the setting out, or start without --draft",
+            )
+    return settings.model_copy(update={"draft": DraftOptions(**options)})
 
 
 def scale_feature_columns(model: DraftModel, scales: Tensor) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from eyas.artifacts import hold_lock
 from eyas.contract import Contract, ContractFacts, ExpectedAcceptLength, Witness
 from eyas.corpus.features import FeatureSource
 from eyas.corpus.samples import Sample, SampleSet
@@ -21,17 +26,17 @@ from eyas.train.card import CardFacts, card_files, render_card
 from eyas.train.evaluate import ALL, Evaluation, evaluate
 from eyas.train.finish import best_draft, make_contract
 from eyas.train.learning_curve import learning_curves, write_learning_curve
-from eyas.train.log import EVALUATIONS, read_lines
-from eyas.train.loop import BEST
+from eyas.train.log import EVALUATIONS, plain, read_lines
 from eyas.train.parallel import Parallel
 from eyas.train.progress import TrainProgress
-from eyas.train.run import Job, Ran, assemble, run_training
-from eyas.train.state import load_state
+from eyas.train.run import Job, Ran, run_training
 from eyas.train.witness import answer_greedily, check_sources, make_witness
 
 DRAFT = "draft"
 WITNESS_CONVERSATIONS = 6
 WITNESS_STEPS = 5
+WITNESS_TOKENS = 64
+STORED = torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,22 @@ def train_draft(
     """Train, or go on, and write ``draft/`` in the run's folder; what came out, as plain values. None on processes that
     do not write. Raises what ``run_training`` and ``write_draft`` raise.
     """
-    ran = run_training(job, parallel, display, sinks, command)
-    if not parallel.is_first:
-        return None
-    held, expected = _measure(job, ran, ending.evaluations)
+    _check_evaluations(job, ending.evaluations)
+    with ExitStack() as stack:
+        if parallel.is_first:
+            stack.enter_context(hold_lock(job.folder, "train", display.phase))
+        ran = run_training(job, parallel, display, sinks, command)
+        return _finish(job, ending, ran) if parallel.is_first else None
+
+
+def _finish(job: Job, ending: Ending, ran: Ran) -> dict[str, Any]:
     model = best_draft(job, ran.start)
+    held, expected = _measure(model, ran, ending.evaluations)
     contract = make_contract(job, model, ran.trained, expected)
     told = [(line["answer_tokens"], line) for line in read_lines(job.folder / EVALUATIONS)]
     curve = write_learning_curve(job.folder, learning_curves(told))
     witness, without = _write(job, ending, ran, model, contract)
-    return {
+    result = {
         "draft": str(job.folder / DRAFT),
         "steps": ran.progress.step,
         "best_step": ran.progress.best_step,
@@ -73,21 +84,45 @@ def train_draft(
         "expected": [record.model_dump(mode="json") for record in expected],
         "curves": held.to_json()["curves"],
         "learning_curve": curve,
+        "left_out": dict(ran.left_out),
     }
+    return dict(plain(result))
+
+
+def _check_evaluations(job: Job, evaluations: Mapping[str, FeatureSource]) -> None:
+    """Refuse sets to measure on that share a prompt with the data, or a name with a part of it."""
+    prompts = {_prompt(sample) for sample in job.source.samples}
+    domains = {sample.domain for sample in job.source.samples} | {ALL}
+    for name, source in evaluations.items():
+        shared = [sample.id for sample in source.samples if _prompt(sample) in prompts]
+        if shared:
+            raise EyasError(
+                "train.leak",
+                f"{len(shared)} conversations of {name}, first {shared[0]}, begin with a prompt of the training data",
+                "leave these prompts out of one of the two",
+            )
+        if name in domains:
+            raise EyasError("flags.contradiction", f"{name} is also a domain of the data", "rename the file")
+
+
+def _prompt(sample: Sample) -> bytes:
+    return bytes(sample.tokens[: sample.answers[0][0]].tobytes() if sample.answers else sample.tokens.tobytes())
 
 
 def _measure(
-    job: Job, ran: Ran, evaluations: Mapping[str, FeatureSource]
+    model: DraftModel, ran: Ran, evaluations: Mapping[str, FeatureSource]
 ) -> tuple[Evaluation, list[ExpectedAcceptLength]]:
-    """The best weights, on scaled taps as they were trained, on all that was held out and on the named sets."""
-    weights, _ = load_state(job.folder / BEST)
-    model = assemble(job, dict(weights, d2t=ran.start.model.d2t))
-    held = evaluate(model, ran.collator, ran.held)
+    """The weights as they will be stored, on all that was held out and on the named sets."""
+    stored = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in stored.parameters():
+            parameter.copy_(parameter.to(STORED))
+    ones, head, kept = torch.ones_like(ran.collator.scales), ran.collator.head, ran.collator.kept
+    held = evaluate(stored, Collator(ran.collator.source, head, kept, ones), ran.held)
     expected = held.records()
     for name, source in evaluations.items():
         source.samples = [replace(sample, domain=name) for sample in source.samples]
-        collator = Collator(source, ran.collator.head, ran.collator.kept, ran.collator.scales)
-        records = evaluate(model, collator, range(len(source.samples))).records()
+        records = evaluate(stored, Collator(source, head, kept, ones), range(len(source.samples))).records()
         expected += [record for record in records if record.prompt_set != ALL]
     return held, expected
 
@@ -122,8 +157,20 @@ def _witness(
     unproven = job.folder / f".{DRAFT}.unproven"
     write_draft(unproven, model, architecture_of(job.document), contract)
     served = load_draft(unproven, target, known=ending.known)
-    chosen: list[Sample] = [ran.collator.source.samples[i] for i in ran.held[:WITNESS_CONVERSATIONS]]
-    answered = answer_greedily(target, chosen, ending.eos_ids)
+    answered = answer_greedily(target, _distinct(ran, target), ending.eos_ids, WITNESS_TOKENS)
+    if not answered:
+        shutil.rmtree(unproven)
+        return None, "the target answers the held-out prompts with one token each"
     witness = make_witness(target, served, SampleSet(facts, tuple(answered)), contract, WITNESS_STEPS)
     shutil.rmtree(unproven)
     return witness, ""
+
+
+def _distinct(ran: Ran, target: Target) -> list[Sample]:
+    """Held-out samples of different prompts that leave room for an answer."""
+    found: dict[str, Sample] = {}
+    for index in ran.held:
+        sample = ran.collator.source.samples[index]
+        if sample.answers[0][0] + WITNESS_TOKENS < target.max_positions:
+            found.setdefault(sample.prompt_id, sample)
+    return list(found.values())[:WITNESS_CONVERSATIONS]

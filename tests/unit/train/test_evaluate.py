@@ -16,7 +16,7 @@ from eyas.metrics import Round
 from eyas.speculate.walk import walk_text
 from eyas.testing import tiny_pair
 from eyas.train.batch import Collator
-from eyas.train.evaluate import ALL, Group, accepted_counts, evaluate, walk_counts
+from eyas.train.evaluate import ALL, Evaluation, Group, accepted_counts, evaluate, walk_counts
 from eyas.train.ttt import slots_of, unroll
 from train_rig import source, tiny_samples, tiny_target, weights
 
@@ -84,6 +84,28 @@ def test_drawn_proposals_are_accepted_as_often_as_p_and_q_overlap(trained):
         assert rows[0] in slots
     assert count > 2000
     assert hits / count == pytest.approx(overlap / count, abs=4 * math.sqrt(0.25 / count))
+
+
+def test_the_likeliest_tokens_alone_promise_nothing_of_drawn_proposals(trained):
+    model, collator = trained
+    facts = collator.source.facts.model_copy(update={"top_k": 4})
+    source_of = type(
+        "Few", (), {"samples": collator.source.samples, "facts": facts, "read_batch": collator.source.read_batch}
+    )()
+    result = evaluate(model, Collator(source_of, collator.head, collator.kept, collator.scales), range(6))
+    assert {group.draft_sampling for group, _ in result.acceptance} == {"one-hot"}
+
+
+def test_a_checkpoint_is_not_chosen_by_a_single_conversation():
+    result = Evaluation()
+    result.add(Group(ALL, 0.0, "one-hot"), 5, "alone", [Round(5, 5)])
+    for number in range(8):
+        result.add(Group(ALL, 1.0, "one-hot"), 5, f"p{number}", [Round(1, 5)])
+    assert result.headline() == 2
+    for number in range(7):
+        result.add(Group(ALL, 0.0, "one-hot"), 5, f"more{number}", [Round(5, 5)])
+    assert result.headline() == 6
+    assert math.isnan(Evaluation().headline())
 
 
 @given(st.lists(st.integers(0, 7), min_size=30, max_size=30), st.integers(1, 7))

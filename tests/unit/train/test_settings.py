@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from eyas.errors import EyasError
-from eyas.train.settings import DraftOptions, TrainSettings
+from eyas.train.settings import DraftOptions, TrainSettings, override
 
 
 def test_a_recipe_reads_back_as_itself(tmp_path):
@@ -34,6 +34,36 @@ def test_a_wrong_recipe_is_refused(tmp_path, text, code):
     path.write_text(text)
     with pytest.raises(EyasError) as caught:
         TrainSettings.from_yaml(path)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e-4", 1e-4), ("5E-05", 5e-5), ("1.5e-3", 1.5e-3), ("0.001", 1e-3)])
+def test_numbers_are_written_as_people_write_them(tmp_path, text, value):
+    path = tmp_path / "settings.yaml"
+    path.write_text(f"learning_rate: {text}")
+    assert TrainSettings.from_yaml(path).learning_rate == value
+    assert override(TrainSettings(), [f"learning_rate={text}"]).learning_rate == value
+
+
+def test_settings_are_laid_over_a_recipe():
+    settings = override(TrainSettings(), ["epochs=3", "draft.taps=[1, 2]", "patience=null", "loss=lk"])
+    assert (settings.epochs, settings.draft.taps, settings.patience, settings.loss) == (3, (1, 2), None, "lk")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("epoch=3", "flags.unknown"),
+        ("draft=3", "flags.unknown"),
+        ("draft.tap=3", "flags.unknown"),
+        ("epochs", "flags.range"),
+        ("epochs=[", "flags.range"),
+        ("epochs=0", "flags.range"),
+    ],
+)
+def test_a_wrong_change_is_refused(change, code):
+    with pytest.raises(EyasError) as caught:
+        override(TrainSettings(), [change])
     assert caught.value.code == code
 
 
