@@ -79,7 +79,6 @@ CODES: dict[str, str] = {
     "samples.leak": "Held-out prompts are trained on as well",
     "samples.split": "Nothing is held out, or nothing is left to train on",
     "samples.vocabulary": "A draft vocabulary does not fit the answers' tokens",
-    "samples.too-long": "A sample is longer than a row",
     "rendering.user-turn": "The chat template has no user turn that can be continued",
     "prompts.settings": "Drawn prompts were begun with other settings than they are to go on with",
     "prompts.too-few": "Too few of the drawn prompts pass the filters",
