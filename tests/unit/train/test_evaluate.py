@@ -68,11 +68,11 @@ def test_drawn_proposals_are_accepted_as_often_as_p_and_q_overlap(trained):
     """Over texts drawn from p, E[min(1, q / p)] = Σ min(p, q): the first position's mean agrees with the overlap."""
     model, collator = trained
     hits, overlap, count = 0.0, 0.0, 0
-    for index, sample in enumerate(tiny_samples(24)):
+    for index, sample in enumerate(tiny_samples(8)):
         if sample.temperature != 1.0:
             continue
         online = source()
-        online.samples = tiny_samples(24)
+        online.samples = tiny_samples(8)
         batch = Collator(online, weights().head, collator.kept, torch.ones(3)).batch([index])
         rows = torch.tensor([begin - 1 for begin, _ in sample.answers])
         counts = accepted_counts(model, batch, collator.draft_ids, index)["probabilistic"]
@@ -82,7 +82,7 @@ def test_drawn_proposals_are_accepted_as_often_as_p_and_q_overlap(trained):
         hits += sum(counts[row] > 0 for row in slots.tolist())
         count += len(slots)
         assert rows[0] in slots
-    assert count > 2000
+    assert count > 700
     assert hits / count == pytest.approx(overlap / count, abs=4 * math.sqrt(0.25 / count))
 
 
