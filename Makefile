@@ -18,9 +18,9 @@ PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test lint format bench bench-train docs clean
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## one model answers a dozen prompts, without and with a draft: same text, tokens/s, accept length
 	@$(BIN)/eyas demo $(ARGS)
@@ -42,6 +42,10 @@ format: $(STAMP) ## format and fix what can be fixed
 
 bench: $(STAMP) ## speed on this machine: plain decoding against transformers, cost of verifying, roofline
 	@$(BIN)/python benchmarks/bench_decode.py $(ARGS)
+
+# Other trainers take turns where their Pythons are named: make bench-train ARGS="--speculators PYTHON --specforge PYTHON"
+bench-train: $(STAMP) ## speed and memory of a training step, against sequence length, and beside other trainers
+	@$(BIN)/python benchmarks/bench_train.py $(ARGS)
 
 docs: $(STAMP) ## write the generated pages of docs/
 	@$(BIN)/python docs/generate.py
