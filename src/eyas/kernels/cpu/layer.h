@@ -3,78 +3,9 @@
 // Every row is computed by itself, in an order that depends on the row alone: its dot products, its softmax over keys
 // in logical order (committed positions, then its own path in the batch), its sums. So its bits do not depend on what
 // else is in the batch, on chunking, on slots or on threads.
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-
-#include "layer_args.h"
-#include "linear.h"
+#include "attention.h"
 
 namespace EYAS_ISA {
-
-typedef int32_t vi __attribute__((vector_size(4 * W), aligned(4)));
-
-// Scratch memory that grows and is kept. No std::vector: its inline functions would be compiled once per instruction
-// set under one name, and the linker would keep any one of them.
-template <class T>
-struct Scratch {
-    T *data = nullptr;
-    int64_t room = 0;
-    T *need(int64_t n) {
-        if (n > room) {
-            std::free(data);
-            data = static_cast<T *>(std::malloc(sizeof(T) * n));
-            if (!data) std::abort();
-            room = n;
-        }
-        return data;
-    }
-};
-
-static inline float sum_lanes(vf v) {
-    float total = 0;
-    for (int i = 0; i < W; ++i) total += v[i];
-    return total;
-}
-
-static inline float dot(const float *a, const float *b, int64_t n) {
-    vf sum = {};
-    int64_t i = 0;
-    for (; i + W <= n; i += W) sum += load(a + i) * load(b + i);
-    float total = sum_lanes(sum);
-    for (; i < n; ++i) total += a[i] * b[i];
-    return total;
-}
-
-// e^x for lanes within about ±87, relative error 2e-7 (range reduction, then a polynomial as in Cephes' expf).
-static inline vf exp_lanes(vf x) {
-    const vf low = (vf){} - 87.0f, high = (vf){} + 88.0f;
-    x = x < low ? low : x;
-    x = x > high ? high : x;
-    vf rounded = x * 1.44269504f + 12582912.0f;
-    vf n = rounded - 12582912.0f;
-    x = x - n * 0.693359375f - n * -2.12194440e-4f;
-    vf y = x * 1.9875691500e-4f + 1.3981999507e-3f;
-    y = y * x + 8.3334519073e-3f;
-    y = y * x + 4.1665795894e-2f;
-    y = y * x + 1.6666665459e-1f;
-    y = y * x + 5.0000001201e-1f;
-    y = y * x * x + x + 1.0f;
-    vi power = (__builtin_convertvector(n, vi) + 127) << 23;
-    return y * reinterpret_cast<vf &>(power);
-}
-
-// NaN compares false above and passes through; anything else takes the same steps in every lane.
-static inline void exp_all(float *x, int64_t n, float shift) {
-    int64_t i = 0;
-    for (; i + W <= n; i += W) *reinterpret_cast<vf *>(x + i) = exp_lanes(load(x + i) - shift);
-    if (i < n) {
-        float tail[W] = {};
-        std::memcpy(tail, x + i, sizeof(float) * (n - i));
-        vf done = exp_lanes(load(tail) - shift);
-        std::memcpy(x + i, &done, sizeof(float) * (n - i));
-    }
-}
 
 static void rms_norm(const float *x, const float *weight, float eps, int64_t n, float *y) {
     const float scale = 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
@@ -100,48 +31,6 @@ static void linear(const float *x, int64_t M, int64_t K, const Matrix &w, float 
             panels_bf16(x, M, K, w.packed, w.bias, y, N, first, last);
         else
             panels_f32(x, M, K, w.packed, w.bias, y, N, first, last);
-    }
-}
-
-// Queries of one key head for one row: softmax(q · k · scale) · v over the row's keys, in logical order.
-static void attend(const LayerArgs &L, const BatchArgs &B, int64_t r, int64_t group, const float *q, float *out) {
-    static thread_local Scratch<float> score_memory;
-    static thread_local Scratch<const float *> key_memory;
-    const int64_t D = L.head_dim, fold = L.heads / L.kv_heads, request = B.request[r];
-    const int64_t begin = B.table_start[request], committed = B.table_start[request + 1] - begin;
-    const int64_t own = B.path_start[r + 1] - B.path_start[r];
-    const int64_t position = B.positions[r];
-    int64_t skip = L.window > 0 ? position - L.window + 1 : 0;  // committed positions that the window has left
-    skip = skip < 0 ? 0 : skip > committed ? committed : skip;
-    const float **keys = key_memory.need(committed + own);
-    float *score = score_memory.need(committed + own);
-    int64_t n = 0;
-    const int64_t stride = 2 * L.kv_heads * D;
-    for (int64_t t = skip; t < committed; ++t) keys[n++] = B.cache + B.tables[begin + t] * stride + group * D;
-    for (int64_t i = 0; i < own; ++i) {
-        const int64_t row = B.path[B.path_start[r] + i];
-        if (L.window > 0 && position - B.positions[row] >= L.window) continue;
-        keys[n++] = B.cache + B.slots[row] * stride + group * D;
-    }
-    for (int64_t f = 0; f < fold; ++f) {
-        const float *query = q + f * D;
-        float *result = out + f * D;
-        float best = -INFINITY;
-        for (int64_t i = 0; i < n; ++i) {
-            score[i] = dot(query, keys[i], D) * L.scale;
-            best = score[i] > best ? score[i] : best;
-        }
-        exp_all(score, n, best);
-        float total = 0;
-        for (int64_t i = 0; i < n; ++i) total += score[i];
-        std::memset(result, 0, sizeof(float) * D);
-        for (int64_t i = 0; i < n; ++i) {
-            const float *value = keys[i] + L.kv_heads * D;
-            const float p = score[i];
-            for (int64_t d = 0; d < D; ++d) result[d] += p * value[d];
-        }
-        const float inverse = 1.0f / total;
-        for (int64_t d = 0; d < D; ++d) result[d] *= inverse;
     }
 }
 
