@@ -14,7 +14,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 """In the order in which they are proven."""
 
 Weight = Literal["fault", "warning", "note"]
-"""``fault``: what is served is not what was trained, or cannot be · ``warning``: it may cost · ``note``: good to know."""
+"""``fault``: what is served is not what was trained, or cannot be · ``warning``: it may cost · ``note``: to know."""
 
 Answer = Literal["fault", "undecided", "undertrained", "proven", "no-fault-found"]
 """``proven``: every level up to acceptance was checked against a contract and witness · ``no-fault-found``: all that
@@ -107,9 +107,9 @@ class Survival:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The whole result. ``headline``: one sentence · ``between``: kinds that could not be told apart, with ``deciding``,
-    the one more observation that would · ``taps``: log-likelihood of every tap in every slot, [slots][L + 1], where they
-    were searched · ``seconds``: by level.
+    """The whole result. ``headline``: one sentence · ``between``: kinds that could not be told apart, and ``deciding``, the
+    one more observation that would · ``taps``: log-likelihood of every tap in every slot, [slots][L + 1], where they were
+    searched · ``seconds``: by level.
     """
 
     answer: Answer
