@@ -25,7 +25,7 @@ KINDS: dict[str, Kind] = {
         "Accept length between 1.0 and 1.9; the text is right and every log is green.",
         "The layer ids in config.json are missing, in another convention, shifted by one, or another trainer's.",
         "features: every tap is tried in every slot of fc, and the likelihoods of the same positions are compared.",
-        "`eyas check DRAFT --fix OUT` writes the right ids; where an engine cannot capture them, retrain on taps it can.",
+        "`eyas check DRAFT --fix OUT` writes the right ids; where none can capture them, retrain.",
     ),
     "taps.order": Kind(
         "The taps are concatenated in another order than in training",

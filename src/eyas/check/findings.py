@@ -107,8 +107,10 @@ class Survival:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The whole result. ``headline``: one sentence · ``between``: kinds that could not be told apart, and ``deciding``, the
-    one more observation that would · ``taps``: log-likelihood of every tap in every slot, [slots][L + 1], where they were
+    """The whole result.
+
+    ``headline``: one sentence · ``between``: kinds that could not be told apart, and ``deciding``, the one more
+    observation that would · ``taps``: log-likelihood of every tap in every slot, [slots][L + 1], where they were
     searched · ``seconds``: by level.
     """
 
