@@ -142,6 +142,8 @@ class Engine:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting[0]
+            if self._shares_prompts and any(r.prompt == request.prompt and not r.answer for r in self.running):
+                return  # the same prompt is being read: its rows can be shared in a step or two
             shared = self.prefixes.match(request.prompt) if self.prefixes else []
             slots = allocate(self.pool, self.prefixes, _slots_needed(request) - len(shared))
             if slots is None:
@@ -166,6 +168,21 @@ class Engine:
         tokens = prefill(self.target, self.cache, self.proposer.taps, states, counts)
         for request, token in zip(chosen, tokens, strict=True):
             request.begin(token)
+            if request.answer and self._shares_prompts:
+                self._keep_prompt(request)
+
+    @property
+    def _shares_prompts(self) -> bool:
+        """Whether running requests lend their prompt's rows; what a draft has not absorbed counts as absent."""
+        return self.prefixes is not None and not self.proposer.taps
+
+    def _keep_prompt(self, request: Request) -> None:
+        """Several answers to one prompt read it once."""
+        assert request.state is not None
+        assert self.prefixes is not None
+        rows = request.state.table[: len(request.prompt)].tolist()
+        self.pool.share(rows)
+        self.prefixes.keep((*request.prompt, request.answer[0]), rows)
 
     def _round(self) -> None:
         states = [request.state for request in self.running if request.state is not None]

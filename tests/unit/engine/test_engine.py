@@ -181,6 +181,17 @@ def test_without_a_draft_all_rows_are_shared(target: LlamaTarget) -> None:
     assert len(again.shared) == 20 + 8 - 1
 
 
+def test_several_answers_to_one_prompt_read_it_once(target: LlamaTarget) -> None:
+    prompt, other = random_prompt(6, 20), random_prompt(7, 9)
+    engine = Engine(target, num_slots=400, prefill_tokens=12)
+    drawn = [SamplingSettings(max_new_tokens=8, temperature=1.0, seed=seed) for seed in range(3)]
+    requests = [engine.submit(prompt, how) for how in drawn] + [engine.submit(other, EIGHT)]
+    engine.run()
+    assert [len(r.shared) for r in requests] == [0, 19, 19, 0]
+    assert [r.answer for r in requests] == plain_answers(target, [prompt] * 3 + [other], [*drawn, EIGHT])
+    assert_all_slots_returned(engine)
+
+
 def test_tables_never_share_a_slot_that_is_written(target: LlamaTarget) -> None:
     engine = Engine(target, random_draft(target), num_slots=300)
     engine.submit(random_prompt(6, 20), EIGHT, chain(2))
