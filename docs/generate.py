@@ -1,4 +1,5 @@
-"""Write the pages of docs/ that are generated: errors.md from the error codes, cli.md from the command line itself.
+"""Write the pages of docs/ that are generated: errors.md from the error codes, faults.md from the catalogue of faults,
+cli.md from the command line itself.
 
 python docs/generate.py [--check]
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 from typer.main import get_command
 
+from eyas.check.catalogue import KINDS, Kind
 from eyas.cli import app
 from eyas.errors import CODES
 
@@ -35,6 +37,29 @@ def errors_page() -> str:
     for family, codes in groupby(sorted(CODES), key=lambda code: code.split(".")[0]):
         lines += ["", f"## {family}", "", *_table(("code", "meaning"), ((f"`{c}`", CODES[c]) for c in codes))]
     return "\n".join(lines) + "\n"
+
+
+def faults_page() -> str:
+    """All kinds of faults that a check names, by family."""
+    lines = [
+        "# Faults",
+        "",
+        NOTE,
+        "",
+        "What can be wrong with a draft or with how it is served, as `eyas check` names it. Nearly all of it is",
+        "silent: the server is healthy, the text is right, and only the accept length is low. `eyas explain KIND`",
+        "prints an entry; with `--json` a finding carries its kind.",
+    ]
+    for family, kinds in groupby(sorted(KINDS), key=lambda kind: kind.split(".")[0]):
+        lines += ["", f"## {family}"]
+        for kind in kinds:
+            lines += ["", f"### {kind}", "", *_fault(KINDS[kind])]
+    return "\n".join(lines) + "\n"
+
+
+def _fault(kind: Kind) -> list[str]:
+    rows = {"Symptom": kind.symptom, "Cause": kind.cause, "How it is found": kind.found, "Fix": kind.fix}
+    return [f"**{kind.title}.**", "", *(f"- {name}: {text}" for name, text in rows.items())]
 
 
 def cli_page() -> str:
@@ -77,7 +102,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
-PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "cli.md": cli_page}
+PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "faults.md": faults_page, "cli.md": cli_page}
 
 
 def main(arguments: list[str]) -> int:

@@ -9,11 +9,24 @@ from typing import NoReturn
 from rich.console import Console
 
 # Importing a module of verbs adds them.
-from eyas.cli import answer, basics, capture, data, export, recipes, regen, samples, train
+from eyas.cli import answer, basics, capture, check, data, export, recipes, regen, samples, train
 from eyas.cli.app import app
 from eyas.errors import EyasError
 
-__all__ = ["answer", "app", "basics", "capture", "data", "export", "main", "recipes", "regen", "samples", "train"]
+__all__ = [
+    "answer",
+    "app",
+    "basics",
+    "capture",
+    "check",
+    "data",
+    "export",
+    "main",
+    "recipes",
+    "regen",
+    "samples",
+    "train",
+]
 
 
 def main() -> None:

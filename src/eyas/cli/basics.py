@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from eyas import __version__
 from eyas.cli.app import app
@@ -54,8 +57,30 @@ def list_(as_json: Json = False) -> None:
 
 
 @app.command()
-def explain(code: Annotated[str, typer.Argument(help="An error code, e.g. draft.vocab-map.")]) -> None:
-    """Say what an error code means."""
-    if code not in CODES:
-        raise EyasError("flags.unknown", f"there is no error code {code!r}", f"one of: {', '.join(sorted(CODES))}")
-    print(f"{code}: {CODES[code]}")
+def explain(
+    code: Annotated[str, typer.Argument(help="An error code, or a kind of fault that `eyas check` named.")],
+    as_json: Json = False,
+) -> None:
+    """Say what an error code means, or what a fault is, how it shows, and how it is fixed."""
+    from dataclasses import asdict
+
+    from eyas.check.catalogue import KINDS
+
+    if code not in CODES and code not in KINDS:
+        known = sorted({*CODES, *KINDS})
+        near = get_close_matches(code, known) or known
+        raise EyasError("flags.unknown", f"there is no error code or fault {code!r}", f"one of: {', '.join(near)}")
+    error, fault = CODES.get(code), KINDS.get(code)
+    if as_json:
+        print(json.dumps({"code": code, "error": error, "fault": fault and asdict(fault)}))
+        return
+    if error:
+        print(f"{code}: {error}")
+    if fault:
+        table = Table.grid(padding=(0, 2))
+        for name, text in asdict(fault).items():
+            if name != "title":
+                table.add_row(Text(name, style="dim"), Text(text))
+        console = Console(highlight=False)
+        console.print(Text.assemble((code, "bold"), f": {fault.title}"))
+        console.print(Padding(table, (0, 0, 0, 2), expand=False))
