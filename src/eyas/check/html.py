@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from eyas import __version__
 from eyas.check.findings import Ranked, Survival, Verdict
@@ -66,7 +65,7 @@ def to_html(verdict: Verdict) -> str:
 
 def _plain(value: Any) -> Any:
     """What the template puts out: markup of its own macros as it is, every other text without control characters."""
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 @dataclass(frozen=True)

@@ -19,36 +19,50 @@ from eyas.errors import EyasError
 MAX_COMMAND_BYTES = 1 << 16
 
 
+DraftFolder = Annotated[str, typer.Argument(help="A draft's folder, in any layout; builtin:… for the packaged draft.")]
+OfTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target", help="builtin:…, a hub id, a model folder or a GGUF file; the built-in model if the draft is its."
+    ),
+]
+Prompts = Annotated[Path | None, typer.Option("--prompts", help="A file of prompts to measure on.")]
+Flags = Annotated[
+    str | None, typer.Option("--flags", help="The speculative flags that it is served with, as one string.")
+]
+LaunchCommand = Annotated[
+    Path | None, typer.Option("--launch-command", help="A file with the whole launch command, in place of --flags.")
+]
+Engines = Annotated[
+    list[str] | None, typer.Option("--engine", help="sglang==X or vllm==Y that is to serve it; may be repeated.")
+]
+Endpoint = Annotated[str | None, typer.Option("--endpoint", help="URL of a running server that uses this draft.")]
+Observed = Annotated[
+    Path | None,
+    typer.Option("--observed", help="A file of accept lengths or counters seen there, in place of --endpoint."),
+]
+Fix = Annotated[
+    Path | None, typer.Option("--fix", help="The folder for a corrected draft, where that needs no training.")
+]
+Page = Annotated[Path | None, typer.Option("--html", help="Also write the verdict as one page.")]
+StepsToMeasure = Annotated[
+    int, typer.Option("--speculative-num-steps", min=1, help="Draft steps in a round, K, to measure at.")
+]
+
+
 @app.command()
 def check(
-    draft: Annotated[str, typer.Argument(help="A draft's folder, in any layout; builtin:… for the packaged draft.")],
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="builtin:…, a hub id, a model folder or a GGUF file; the built-in model if the draft is its."
-        ),
-    ] = None,
-    prompts: Annotated[Path | None, typer.Option(help="A file of prompts to measure on.")] = None,
-    flags: Annotated[
-        str | None, typer.Option(help="The speculative flags that it is served with, as one string.")
-    ] = None,
-    launch_command: Annotated[
-        Path | None, typer.Option(help="A file with the whole launch command, in place of --flags.")
-    ] = None,
-    engine: Annotated[
-        list[str] | None, typer.Option(help="sglang==X or vllm==Y that is to serve it; may be repeated.")
-    ] = None,
-    endpoint: Annotated[str | None, typer.Option(help="URL of a running server that uses this draft.")] = None,
-    observed: Annotated[
-        Path | None, typer.Option(help="A file of accept lengths or counters seen there, in place of --endpoint.")
-    ] = None,
-    fix: Annotated[
-        Path | None, typer.Option(help="The folder for a corrected draft, where that needs no training.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write the verdict as one page.")] = None,
-    num_steps: Annotated[
-        int, typer.Option("--speculative-num-steps", min=1, help="Draft steps in a round, K, to measure at.")
-    ] = DEFAULT_STEPS,
+    draft: DraftFolder,
+    target: OfTarget = None,
+    prompts: Prompts = None,
+    flags: Flags = None,
+    launch_command: LaunchCommand = None,
+    engine: Engines = None,
+    endpoint: Endpoint = None,
+    observed: Observed = None,
+    fix: Fix = None,
+    html: Page = None,
+    num_steps: StepsToMeasure = DEFAULT_STEPS,
     dtype: Dtype = "fp32",
     backend: BackendOption = "auto",
     threads: Threads = None,
