@@ -28,7 +28,7 @@ from eyas.check.shown import (
     plain,
     seconds_words,
     slot_words,
-    title_of,
+    title_over,
     with_title,
 )
 
@@ -42,7 +42,7 @@ def to_html(verdict: Verdict) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain
     )
-    environment.globals.update(figure=figure, fix_lines=fix_lines, seconds_words=seconds_words, title_of=title_of)
+    environment.globals.update(figure=figure, fix_lines=fix_lines, seconds_words=seconds_words, title_over=title_over)
     template = environment.from_string(files("eyas.check").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
     word, tone = ANSWERS[verdict.answer]
     tones = link_tones(verdict.links)

@@ -29,7 +29,7 @@ from eyas.check.shown import (
     plain,
     seconds_words,
     slot_words,
-    title_of,
+    title_over,
     top_ranked,
     with_title,
 )
@@ -110,7 +110,7 @@ def _chain(verdict: Verdict, console: Console) -> None:
 
 def _finding(finding: Finding, console: Console) -> None:
     mark, tone = WEIGHTS[finding.weight]
-    style, title = _STYLES[tone], title_of(finding.kind)
+    style, title = _STYLES[tone], title_over(finding)
     word = (f"{mark} {finding.weight}", f"bold {style}")
     _show(console, word, "  ", (finding.kind, "bold"), f"  {title}" if title else "", indent=2)
     _show(console, finding.said, indent=_INDENT)

@@ -66,6 +66,11 @@ def title_of(kind: str) -> str:
     return KINDS[kind].title if kind in KINDS else ""
 
 
+def title_over(finding: Finding) -> str:
+    """The title to stand over a finding; none over a note, which may say that the fault could not be looked for."""
+    return "" if finding.weight == "note" else title_of(finding.kind)
+
+
 def with_title(kind: str) -> str:
     """A kind with its title."""
     title = title_of(kind)

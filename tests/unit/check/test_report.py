@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from eyas.check.findings import Finding, Link, Survival, Verdict
+from eyas.check.html import to_html
 from eyas.check.report import render
 from eyas.check.shown import fix_lines, heat, link_tones, mean_survival, plain, slot_words, top_ranked
 from support.verdicts import HOSTILE, faulty, hostile, proven, tap_row, undecided
@@ -176,3 +177,10 @@ def test_words_for_taps_that_are_not_there() -> None:
 def test_a_kind_outside_the_catalogue_is_shown_by_its_id() -> None:
     finding = Finding("no.such", "static", "fault", "said")
     assert "✘ fault  no.such\n    said" in "\n".join(lines(shown(replace(proven(), findings=(finding,)))))
+
+
+def test_a_note_does_not_bear_the_title_of_a_fault() -> None:
+    note = Finding("taps.wrong", "features", "note", "too few positions to tell")
+    text = shown(replace(proven(), findings=(note,)))
+    assert "· note  taps.wrong" in text
+    assert "trained on other taps" not in text + to_html(replace(proven(), findings=(note,)))
