@@ -64,8 +64,6 @@ def refuse_for(config: DraftConfig, engines: Sequence[Engine]) -> None:
 
 def to_json(config: DraftConfig, target_architecture: str, engines: Sequence[Engine], dtype: str) -> dict[str, Any]:
     """config.json's content for ``engines``; raises ``draft.dialect`` where one cannot capture the taps."""
-    scaling = config.rope_scaling
-    rope = {"rope_theta": config.rope_theta, **(scaling or {"rope_type": "default"})}
     document: dict[str, Any] = {
         "architectures": [WRITTEN_ARCHITECTURE["gqa"]],
         "model_type": "llama",
@@ -79,10 +77,7 @@ def to_json(config: DraftConfig, target_architecture: str, engines: Sequence[Eng
         "hidden_act": "silu",
         "rms_norm_eps": config.rms_norm_eps,
         "max_position_embeddings": config.max_position_embeddings,
-        # Before transformers 5 the first two are read, since then the third.
-        "rope_theta": config.rope_theta,
-        "rope_scaling": scaling,
-        "rope_parameters": rope,
+        **rope_entries(config.rope_theta, config.rope_scaling),
         "vocab_size": config.vocab_size,
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
@@ -105,6 +100,12 @@ def to_json(config: DraftConfig, target_architecture: str, engines: Sequence[Eng
     if config.fc_bias:
         document["bias"] = True
     return document | tap_keys(config.taps, config.target_num_layers, target_architecture, engines)
+
+
+def rope_entries(theta: float, scaling: Mapping[str, Any] | None) -> dict[str, Any]:
+    """RoPE in every place where it is looked for: before transformers 5 in the first two, since then in the third."""
+    rope = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
+    return {"rope_theta": theta, "rope_scaling": scaling, "rope_parameters": rope}
 
 
 def from_json(
@@ -179,7 +180,7 @@ def _refuse_silent(document: Mapping[str, Any], llama: ModelConfig, stored: Coll
         raise bad_config(f"draft_vocab_size is null, which means the target's head, but the checkpoint holds {HEAD}")
     if "target_hidden_size" in document and document["target_hidden_size"] is None:
         raise bad_config("target_hidden_size is null, which engines multiply: leave it out or write a number")
-    _check_rope(document)
+    check_rope(document)
     if llama.tie_word_embeddings:
         raise bad_config("tie_word_embeddings is true: one engine then replaces the head by the target's embedding")
     if llama.mlp_bias:
@@ -197,7 +198,7 @@ def _refuse_silent(document: Mapping[str, Any], llama: ModelConfig, stored: Coll
         )
 
 
-def _check_rope(document: Mapping[str, Any]) -> None:
+def check_rope(document: Mapping[str, Any]) -> None:
     """RoPE stands in several places, and which one counts depends on the version of transformers that reads it."""
     old, new = (document.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
     if not isinstance(old, dict) or not isinstance(new, dict):

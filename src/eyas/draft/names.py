@@ -74,16 +74,24 @@ def canonical_names(stored: Iterable[str]) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for name in stored:
-        if name.endswith("rotary_emb.inv_freq"):
+        plain = canonical_name(name)
+        if plain is None:
             continue
-        plain = name.removeprefix("model.")
-        if plain.startswith("layers.0."):
-            plain = "midlayer." + plain.removeprefix("layers.0.")
-        for old, new in OLD_TAP_NORMS.items():
-            if plain.startswith(old):
-                plain = new + plain.removeprefix(old)
         if plain in names:
             cause = f"the checkpoint holds {names[plain]} and {name}, which are the same tensor by two names"
             raise EyasError("model.tensor-unknown", cause, "keep the one that was trained")
         names[plain] = name
     return names
+
+
+def canonical_name(name: str) -> str | None:
+    """One name in a file → the name as written here; None for rotary frequencies."""
+    if name.endswith("rotary_emb.inv_freq"):
+        return None
+    plain = name.removeprefix("model.")
+    if plain.startswith("layers.0."):
+        plain = "midlayer." + plain.removeprefix("layers.0.")
+    for old, new in OLD_TAP_NORMS.items():
+        if plain.startswith(old):
+            plain = new + plain.removeprefix(old)
+    return plain

@@ -61,7 +61,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise EyasError("artifact.missing", f"{folder} has no config.json", "give a Hugging Face model folder")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise EyasError("artifact.corrupt", f"{path} is no JSON: {error}", "fetch the model again") from error
     if not isinstance(config, dict):
         raise EyasError("artifact.corrupt", f"{path} holds no JSON object", "fetch the model again")
@@ -98,7 +98,7 @@ def parse_llama_config(config: Mapping[str, Any]) -> ModelConfig:
         raise _bad(f"{heads} heads do not divide by {kv_heads} KV heads")
     if config.get("hidden_act", "silu") != "silu":
         raise _bad(f"hidden_act is {config['hidden_act']!r}, not silu")
-    theta, scaling = _rope(config)
+    theta, scaling = parse_rope(config)
     window, windowed = _window(config, family, layers)
     bias = bool(config.get("attention_bias", False))
     return ModelConfig(
@@ -150,8 +150,8 @@ def _head_dim(need: _Reader, family: str, even_share: int) -> int:
     return head_dim
 
 
-def _rope(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
-    """(theta, scaling) from ``rope_scaling``, else from transformers 5's ``rope_parameters``."""
+def parse_rope(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
+    """(theta, scaling) from ``rope_scaling``, else from transformers 5's ``rope_parameters``; ``model.config``."""
     given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
         raise _bad(f"RoPE parameters {given!r} are not one flat object")

@@ -159,16 +159,21 @@ def write_safetensors(
         os.fsync(handle.fileno())
 
 
+def leaves_folder(shard: str) -> bool:
+    """Whether a shard's name in an index is more than the name of a file beside it."""
+    return "/" in shard or "\\" in shard or ":" in shard or shard in {"", ".", ".."}
+
+
 def _read_sharded(folder: Path) -> dict[str, TensorInfo]:
     path = folder / INDEX
     try:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         shards = {str(shard) for shard in weight_map.values()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _corrupt(path, f"it is no index of shards: {error!r}") from error
     infos: dict[str, TensorInfo] = {}
     for shard in sorted(shards):
-        if "/" in shard or "\\" in shard or ":" in shard or shard in {"", ".", ".."}:
+        if leaves_folder(shard):
             raise _corrupt(path, f"it names a shard outside its folder: {shard!r}")
         if not (folder / shard).is_file():
             raise EyasError("artifact.missing", f"{folder / shard}, named by {INDEX}, is not there", FETCH)
