@@ -70,6 +70,7 @@ CODES: dict[str, str] = {
     "regen.settings": "Chats were begun with other settings or other prompts",
     "server.unreachable": "A server gives no answers",
     "server.refused": "A server refuses what no other request would change",
+    "server.metrics": "A server's figures of speculation are missing, unreadable or contradict one another",
     "package.missing": "A package that a verb or an option needs is not installed",
     "samples.no-answers": "No answer is trained on",
     "samples.all-cut": "Every answer was cut before its end of turn",
@@ -81,6 +82,7 @@ CODES: dict[str, str] = {
     "samples.vocabulary": "A draft vocabulary does not fit the answers' tokens",
     "rendering.user-turn": "The chat template has no user turn that can be continued",
     "prompts.settings": "Drawn prompts were begun with other settings than they are to go on with",
+    "check.too-little": "Too little text to compare anything on",
     "prompts.too-few": "Too few of the drawn prompts pass the filters",
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from eyas.check.findings import Finding
 from eyas.dialects.engines import Engine
+from eyas.dialects.flags import Resolution
 from eyas.dialects.launch import LaunchFlags, parse_launch
 from eyas.dialects.launch_resolve import resolve_launch
 from eyas.dialects.launch_rules import DraftFacts, Row
@@ -16,15 +17,15 @@ from eyas.dialects.launch_rules import DraftFacts, Row
 @dataclass(frozen=True)
 class FlagCheck:
     """``findings``: of level flags, faults first · ``ceiling``: the greatest accept length that can be seen (1: it
-    decodes plainly; None: not known) · ``num_steps``: steps that run, None where none or unknown · ``rows``: for a
-    table, notes included.
+    decodes plainly; None: not known) · ``resolution``: steps, topk and draft tokens that run, None where none do or
+    it is not known · ``rows``: for a table, notes included.
     """
 
     engine: Engine
     flags: LaunchFlags
     findings: tuple[Finding, ...]
     ceiling: int | None
-    num_steps: int | None
+    resolution: Resolution | None
     rows: tuple[Row, ...]
 
 
@@ -43,8 +44,7 @@ def check_flags(
     draft = DraftFacts() if document is None else DraftFacts.of(document)
     launch = resolve_launch(flags, engine, architecture, draft)
     findings = tuple(_finding(row, engine, launch.ceiling) for row in launch.rows if row.weight != "note")
-    steps = launch.resolution.num_steps if launch.resolution else None
-    return FlagCheck(engine, flags, findings, launch.ceiling, steps, launch.rows)
+    return FlagCheck(engine, flags, findings, launch.ceiling, launch.resolution, launch.rows)
 
 
 def _finding(row: Row, engine: Engine, ceiling: int | None) -> Finding:

@@ -2,5 +2,6 @@
 
 ``engines``: versions · ``taps``: layer ids · ``checkpoint``: config keys · ``limits``: what a layout cannot
 express · ``flags``: what asked flags become · ``speculators``: that package's layout · ``draft_keys``: what becomes of
-each key of a config in another layout.
+each key of a config in another layout · ``launch``: a launch command → typed flags, and ``launch_resolve`` what becomes
+of them, by the tables ``launch_sglang`` and ``launch_vllm`` · ``counters``: figures of speculation in one definition.
 """
