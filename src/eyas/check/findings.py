@@ -5,6 +5,7 @@ The chain goes from files to a running server; a draft is proven up to the first
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -15,6 +16,9 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 Weight = Literal["fault", "warning", "note"]
 """``fault``: what is served is not what was trained, or cannot be · ``warning``: it may cost · ``note``: to know."""
+
+State = Literal["proven", "sound", "broken", "unknown", "skipped"]
+"""Of a link: compared with a promise · nothing wrong, but no promise · wrong · undecided · not looked at."""
 
 Answer = Literal["fault", "undecided", "undertrained", "proven", "no-fault-found"]
 """``proven``: every level up to acceptance was checked against a contract and witness · ``no-fault-found``: all that
@@ -54,13 +58,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Link:
-    """One link of the chain. ``state``: ``proven`` (compared with a promise), ``sound`` (nothing wrong, and no promise
-    to compare with), ``broken``, ``unknown`` (looked at, undecided), ``skipped`` (``said`` tells why).
-    """
+    """One link of the chain; ``said`` tells what was seen, or why it was skipped."""
 
     name: str
     level: Level
-    state: Literal["proven", "sound", "broken", "unknown", "skipped"]
+    state: State
     said: str
 
     def to_json(self) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """For ``--json``; NaN becomes null."""
         survival = self.survival
-        return {
+        document = {
             "answer": self.answer,
             "headline": self.headline,
             "exit_code": self.exit_code,
@@ -160,3 +162,12 @@ class Verdict:
             "declared_taps": list(self.declared_taps),
             "seconds": dict(self.seconds),
         }
+        return _without_nan(document)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

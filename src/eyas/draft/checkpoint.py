@@ -127,6 +127,17 @@ def read_draft(
         _check_shared_head(config, target)
         tensors[HEAD] = target.head()
         notes += ("draft_vocab_size is null: the head is the target's",)
+    model = assemble(config, tensors, target, backend, dtype)
+    model.notes = notes
+    return model
+
+
+def assemble(
+    config: DraftConfig, tensors: Mapping[str, Tensor], target: Target, backend: str, dtype: torch.dtype
+) -> DraftModel:
+    """The draft of this config with ``tensors`` by canonical name, all there and of the right shape; an embedding that
+    is not its own is the target's.
+    """
     kernels = get_backend(backend)
     active, length = kernels.activation_dtype(dtype), max(config.max_position_embeddings, target.max_positions)
     model = DraftModel(config, kernels, length)
@@ -140,7 +151,6 @@ def read_draft(
     state["d2t"] = tensors.get(OFFSETS, torch.zeros(config.draft_vocab_size, dtype=torch.int64)).to(target.device)
     model.load_state_dict(state, assign=True)
     model.rotary.to(target.device, active)
-    model.notes = notes
     return model
 
 

@@ -6,7 +6,7 @@ numerics its accepted counts are exactly those that the engine shows for this te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from eyas.metrics import Round
 from eyas.models.reading import read_text
 from eyas.models.target import Target
 from eyas.speculate.accept import walk
-from eyas.speculate.propose import DraftProposer, Proposer, fitting, scratch_slots
+from eyas.speculate.propose import DraftProposer, Proposal, Proposer, fitting, scratch_slots
 from eyas.speculate.round import Outcome
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Tree
@@ -59,6 +59,48 @@ def walk_text(
         rounds.append(Outcome(tree, tuple(accepted), tokens).counted(kept))
         _commit(state, tokens[:kept], features)
     return rounds
+
+
+class Recorder:
+    """A proposer that remembers the chains it proposed."""
+
+    def __init__(self, inner: DraftProposer) -> None:
+        self.inner, self.taps = inner, inner.taps
+        self.chains: list[tuple[int, ...]] = []
+
+    def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
+        proposals = self.inner.propose(states, settings)
+        self.chains += [tuple(proposal.tree.tokens[1:]) for proposal in proposals]
+        return proposals
+
+
+def whole_rounds(
+    target: Target, draft: DraftModel, prompt: Sequence[int], answer: Sequence[int], settings: SpeculativeSettings
+) -> tuple[list[tuple[int, ...]], list[Round]]:
+    """(chains, rounds) of the walk up to the first round that is cut or shorter than asked for."""
+    slots = len(prompt) + len(answer) + scratch_slots(settings)
+    recorder = Recorder(DraftProposer(draft, draft.new_cache(slots)))
+    rounds = walk_text(target, recorder, prompt, answer, settings)
+    whole = [not one.cut and one.proposed == settings.num_steps for one in rounds]
+    count = whole.index(False) if False in whole else len(whole)
+    return recorder.chains[:count], rounds[:count]
+
+
+def rounds_of(accepted: Sequence[int], begin: int, end: int, num_steps: int) -> Iterator[Round]:
+    """The rounds of a chain of ``num_steps`` over the answer ``begin`` … ``end``, given how many proposals of each row
+    the text would accept.
+
+    The first token of an answer comes from the prefill; the slot of a round stands one before its root. A round whose
+    drafts reach the answer's last token is cut: the target's own token was not needed.
+    """
+    root = begin
+    while root < end - 1:
+        a, left = min(accepted[root - 1], num_steps), end - 1 - root
+        if a >= left:
+            yield Round(left, num_steps, cut=True)
+            break
+        yield Round(a, num_steps)
+        root += a + 1
 
 
 def forced_tokens(tree: Tree, following: Sequence[int]) -> list[int]:

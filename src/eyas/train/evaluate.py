@@ -22,6 +22,7 @@ from eyas.corpus.samples import Sample
 from eyas.draft.model import DraftModel
 from eyas.metrics import Acceptance, Round, ceiling
 from eyas.speculate import noise
+from eyas.speculate.walk import rounds_of
 from eyas.train.batch import Batch, Collator
 from eyas.train.ttt import slots_of, unroll
 
@@ -173,17 +174,6 @@ def _drawn(logits: Tensor, p: Tensor, ids: Tensor, at: Tensor, seed: int) -> Ten
 
 
 def walk_counts(accepted: Sequence[int], sample: Sample, num_steps: int) -> Iterator[Round]:
-    """The rounds of a chain of ``num_steps`` over a sample's answers, given each row's accepted proposals.
-
-    The first token of an answer comes from the prefill; the slot of a round stands one before its root. A round whose
-    drafts reach the answer's last token is cut: the target's own token was not needed.
-    """
+    """The rounds of a chain of ``num_steps`` over a sample's answers, given each row's accepted proposals."""
     for begin, end in sample.answers:
-        root = begin
-        while root < end - 1:
-            a, left = min(accepted[root - 1], num_steps), end - 1 - root
-            if a >= left:
-                yield Round(left, num_steps, cut=True)
-                break
-            yield Round(a, num_steps)
-            root += a + 1
+        yield from rounds_of(accepted, begin, end, num_steps)

@@ -33,9 +33,7 @@ from eyas.errors import EyasError
 from eyas.metrics import Round
 from eyas.models.reading import read_text
 from eyas.models.target import Target
-from eyas.speculate.propose import DraftProposer, Proposal, scratch_slots
-from eyas.speculate.state import DecodeState
-from eyas.speculate.walk import walk_text
+from eyas.speculate.walk import whole_rounds
 
 SELF_SAMPLED = "self-sampled"
 """Sources whose name begins so are the target's own prompts."""
@@ -116,7 +114,7 @@ def make_witness(
         prompt, answer = _split(sample)
         _check_greedy(target, sample.id, prompt, answer)
         made.add_text(target, prompt, answer)
-        made.add_rounds(*_rounds(target, draft, prompt, answer, settings), len(prompt))
+        made.add_rounds(*whole_rounds(target, draft, prompt, answer, settings), len(prompt))
     assert made.lengths, "a witness has at least one conversation"
     dtype = contract.features.dtype
     return made.witness(
@@ -178,31 +176,6 @@ def _check_greedy(target: Target, name: str, prompt: list[int], answer: list[int
             f" {said[wrong[0]]}",
             "let this target answer the prompts at temperature 0",
         )
-
-
-class _Recorder:
-    """A proposer that remembers its chains."""
-
-    def __init__(self, inner: DraftProposer) -> None:
-        self.inner, self.taps = inner, inner.taps
-        self.chains: list[tuple[int, ...]] = []
-
-    def propose(self, states: Sequence[DecodeState], settings: Sequence[SpeculativeSettings | None]) -> list[Proposal]:
-        proposals = self.inner.propose(states, settings)
-        self.chains += [tuple(proposal.tree.tokens[1:]) for proposal in proposals]
-        return proposals
-
-
-def _rounds(
-    target: Target, draft: DraftModel, prompt: list[int], answer: list[int], settings: SpeculativeSettings
-) -> tuple[list[tuple[int, ...]], list[Round]]:
-    """(chains, rounds) of the walk up to the first that is cut or shorter than asked for."""
-    slots = len(prompt) + len(answer) + scratch_slots(settings)
-    recorder = _Recorder(DraftProposer(draft, draft.new_cache(slots)))
-    rounds = walk_text(target, recorder, prompt, answer, settings)
-    whole = [not one.cut and one.proposed == settings.num_steps for one in rounds]
-    count = whole.index(False) if False in whole else len(whole)
-    return recorder.chains[:count], rounds[:count]
 
 
 @dataclass

@@ -1,0 +1,105 @@
+"""From what the levels found to one answer: the fault, one of a few, too little training, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from eyas.check.catalogue import KINDS
+from eyas.check.findings import Answer, Finding, Link, Ranked, State, Survival, Verdict, Weight
+from eyas.check.hypotheses import Hypothesis
+from eyas.check.replay import Replay
+from eyas.check.search import SearchResult
+from eyas.check.static import StaticResult
+
+POOR_FIRST = 0.5
+"""survival_1 below which a draft without a fault is undertrained: published EAGLE-3 drafts have .7 and more."""
+
+
+class Found(Protocol):
+    """What :func:`conclude` reads of the levels' results."""
+
+    links: list[Link]
+    findings: list[Finding]
+    seconds: dict[str, float]
+    static: StaticResult | None
+    replay: Replay | None
+    search: SearchResult | None
+    survival: Survival | None
+    outside: list[Ranked]
+
+
+def conclude(state: Found) -> Verdict:
+    """The verdict over everything that was found."""
+    search, static = state.search, state.static
+    if search is not None:
+        state.findings += _explained(search)
+        state.links.append(_link(search))
+    faults = [finding for finding in state.findings if finding.weight == "fault"]
+    rivals = search.rivals if search else []
+    answer, headline = _answer(state, faults, rivals)
+    response = search.taps.response if search and search.taps else ()
+    return Verdict(
+        answer=answer,
+        headline=headline,
+        links=tuple(state.links),
+        findings=tuple(state.findings),
+        ranking=tuple(state.outside or (search.ranking if search else ())),
+        between=tuple(h.name for h in (search.found[-1], *rivals)) if search and rivals else (),
+        deciding=_deciding(rivals),
+        survival=state.survival,
+        taps=response,
+        declared_taps=static.config.taps if static and static.config else (),
+        draft="" if static is None else str(static.folder),
+        target="" if static is None or static.sizes is None else static.sizes.architecture,
+        seconds=dict(state.seconds),
+    )
+
+
+def _explained(search: SearchResult) -> list[Finding]:
+    """One finding for each fault that the search is sure of."""
+    findings = []
+    for h, (gain, z) in zip(search.found, search.gains, strict=True):
+        kind = h.kinds[0]
+        evidence = f"{gain:+.3f} nats a position, z {z:.1f}, over what the files declare"
+        data = {"reading": h.name, "taps": list(h.reading.taps), "gain": gain, "z": z}
+        said = f"{KINDS[kind].title}: {h.name}" if kind in KINDS else h.name
+        weight: Weight = "warning" if search.rivals and h is search.found[-1] else "fault"
+        findings.append(Finding(kind, "features", weight, said, evidence, KINDS[kind].fix, data))
+    return findings
+
+
+def _link(search: SearchResult) -> Link:
+    if not search.found:
+        return Link("hypotheses", "features", "sound", f"none of {len(search.ranking)} others is better")
+    state: State = "unknown" if search.rivals else "broken"
+    return Link("hypotheses", "features", state, "; ".join(h.name for h in search.found))
+
+
+def _answer(state: Found, faults: Sequence[Finding], rivals: Sequence[Hypothesis]) -> tuple[Answer, str]:
+    search, survival = state.search, state.survival
+    if search is not None and search.found and not rivals:
+        names = [h.name for h in search.found]
+        names += [f.said for f in faults if f.level != "features"]
+        return "fault", f"the fault is: {names[0]}" if len(names) == 1 else f"the faults are: {'; '.join(names)}"
+    if search is not None and rivals:
+        return "undecided", f"either {search.found[-1].name}, or {' or '.join(h.name for h in rivals)}"
+    if faults:
+        if len(faults) == 1:
+            return "fault", f"the fault is: {faults[0].said}"
+        return "fault", f"the faults are: {'; '.join(f.said for f in faults)}"
+    if state.replay is not None and not state.replay.broken:
+        return "proven", "proven: target, taps, proposals and accepted counts are those of training"
+    if survival is None:
+        return "no-fault-found", "no fault in the files; without the target nothing more can be said"
+    if survival.measured[0] < POOR_FIRST:
+        said = f"undertrained, not mismatched: accept length {survival.accept_length:.2f} of {survival.num_steps + 1}"
+        return "undertrained", f"{said} is what its own accuracy gives"
+    said = f"no fault found: accept length {survival.accept_length:.2f} of {survival.num_steps + 1}"
+    return "no-fault-found", said
+
+
+def _deciding(rivals: Sequence[Hypothesis]) -> str:
+    if not rivals:
+        return ""
+    return "more text decides: give --prompts with a few dozen prompts like those that it is to serve"

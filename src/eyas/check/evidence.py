@@ -1,0 +1,76 @@
+"""What a draft is judged on: conversations that the target itself has, with the states of all its boundaries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from eyas.check.forced import Text
+from eyas.config import SamplingSettings
+from eyas.corpus.prompts import read_prompts
+from eyas.engine.engine import Engine
+from eyas.engine.session import Session
+from eyas.errors import EyasError
+from eyas.models.target import Target
+
+NUM_PROMPTS = 24
+ANSWER_TOKENS = 96
+PART = 6
+"""Conversations that cheap comparisons look at first."""
+FEWEST = 4
+"""Conversations below which nothing is compared: a z over fewer says nothing."""
+
+
+def packaged_prompts(count: int = NUM_PROMPTS) -> list[str]:
+    """The prompts that a check uses when none are given: chat and code, our own."""
+    text = (files("eyas") / "assets" / "check_prompts.json").read_text(encoding="utf-8")
+    return list(json.loads(text))[:count]
+
+
+def prompt_ids(session: Session, prompts: Path | None, count: int = NUM_PROMPTS) -> list[list[int]]:
+    """Token ids of ``count`` packaged prompts or of a prompts file, opened for the answer; raises ``prompts.…``."""
+    if prompts is None:
+        turns = [[("user", text)] for text in packaged_prompts(count)]
+    else:
+        turns = [_turns(prompt.messages) for prompt in read_prompts(prompts)][:count]
+    plain: PreTrainedTokenizerBase = session.tokenizer
+    if not plain.chat_template:
+        return [session.encode(conversation[-1][1]) for conversation in turns]
+    return [session.encode_chat(conversation) for conversation in turns]
+
+
+def _turns(messages: Sequence) -> list[tuple[str, str]]:
+    """The messages up to the first user turn, which is what is answered."""
+    turns: list[tuple[str, str]] = []
+    for message in messages:
+        turns.append((str(message["role"]), str(message["content"])))
+        if message["role"] == "user":
+            break
+    return turns
+
+
+def answered(
+    target: Target, prompts: Sequence[Sequence[int]], eos_ids: Sequence[int], max_new_tokens: int = ANSWER_TOKENS
+) -> list[tuple[list[int], list[int]]]:
+    """(prompt, answer) of each prompt, by the target at temperature 0; answers too short for a round are left out.
+
+    Raises ``check.too-little`` for fewer than :data:`FEWEST` conversations.
+    """
+    slots = sum(len(prompt) + max_new_tokens + 1 for prompt in prompts) + 1
+    engine = Engine(target, None, eos_ids=eos_ids, num_slots=slots)
+    requests = [engine.submit(prompt, SamplingSettings(max_new_tokens=max_new_tokens)) for prompt in prompts]
+    engine.run()
+    found = [(list(r.prompt), list(r.answer)) for r in requests if len(r.answer) > 2]
+    if len(found) < FEWEST:
+        cause = f"only {len(found)} of {len(prompts)} prompts have an answer of three tokens or more"
+        raise EyasError("check.too-little", cause, "give more prompts with --prompts")
+    return found
+
+
+def read_all(target: Target, conversations: Sequence[tuple[list[int], list[int]]]) -> list[Text]:
+    """Each conversation as the target reads it. Memory: (L + 2) · H · 4 bytes a token."""
+    return [Text.read(target, prompt, answer) for prompt, answer in conversations]

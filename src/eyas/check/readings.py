@@ -1,0 +1,109 @@
+"""A reading: one way in which a draft's weights can be run. The files declare one; a hypothesis is another.
+
+The weights stay as they are. What changes is what stands around them: which taps, in which order, which norms, which
+rotation, which tokens the head's rows mean.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from eyas.draft.config import DraftConfig
+from eyas.draft.model import DraftLayer, DraftModel
+from eyas.models.rope import RotaryTable, rope_frequencies
+from eyas.models.target import Target
+
+Map = Literal["offsets", "absolute", "missing"]
+"""What d2t holds: offsets, as every engine reads it; target ids; or nothing, so that draft ids are target ids."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the draft is run.
+
+    ``feature_shift``: row t takes the feature of position t + shift (1 looks ahead) · ``token_shift``: −1 gives it the
+    embedding of token t instead of t + 1 · ``last_normed``: the last tap is taken after the target's final norm ·
+    ``swapped``: attention reads cat(hidden, embedding) · ``rope_theta``: the base.
+    """
+
+    taps: tuple[int, ...]
+    rope_theta: float
+    norm_output: bool = False
+    norm_before_residual: bool = False
+    final_norm: bool = True
+    last_normed: bool = False
+    feature_shift: int = 0
+    token_shift: int = 0
+    swapped: bool = False
+    map: Map = "offsets"
+    head: Literal["own", "target"] = "own"
+    embedding: Literal["own", "target"] = "own"
+
+
+def declared(config: DraftConfig) -> Reading:
+    """The reading that a draft's files ask for."""
+    return Reading(
+        taps=config.taps,
+        rope_theta=config.rope_theta,
+        norm_output=config.norm_output,
+        norm_before_residual=config.norm_before_residual,
+    )
+
+
+def arrange(model: DraftModel, reading: Reading, target: Target) -> DraftModel:
+    """The draft run that way: a view that shares its weights. ``model``: not packed."""
+    assert not model.packed
+    view = copy.copy(model)
+    view._modules, view._buffers = dict(model._modules), dict(model._buffers)
+    view._parameters = dict(model._parameters)
+    changes = {"norm_output": reading.norm_output, "norm_before_residual": reading.norm_before_residual}
+    view.config = model.config.model_copy(update=changes)
+    layers = [_arrange_layer(layer, reading, i == 0) for i, layer in enumerate(model.decoder_layers)]
+    view.layers = torch.nn.ModuleList(layers)
+    if reading.rope_theta != model.config.rope_theta:
+        view.rotary = _rotary(model, reading.rope_theta)
+    view.d2t = map_of(model.d2t, reading.map)
+    if reading.embedding == "target":
+        view.embed_tokens = torch.nn.Parameter(target.embedding().float(), requires_grad=False)
+    if reading.head == "target":
+        view.head = copy.copy(model.head)
+        view.head._parameters = dict(model.head._parameters)
+        rows = target.head().float()[_kept(view.d2t, target.vocab_size)]
+        view.head.weight = torch.nn.Parameter(rows, requires_grad=False)
+    return view
+
+
+def map_of(d2t: Tensor, held: Map) -> Tensor:
+    """Offsets [n] int64, given what ``d2t`` holds."""
+    if held == "absolute":
+        return d2t - torch.arange(len(d2t), device=d2t.device)
+    return torch.zeros_like(d2t) if held == "missing" else d2t
+
+
+def _kept(d2t: Tensor, vocab_size: int) -> Tensor:
+    return (d2t + torch.arange(len(d2t), device=d2t.device)).clamp(0, vocab_size - 1)
+
+
+def _arrange_layer(layer: DraftLayer, reading: Reading, first: bool) -> DraftLayer:
+    view = copy.copy(layer)
+    view.norm_before_residual = reading.norm_before_residual
+    if first and reading.swapped:
+
+        def reads(embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+            y, residual = DraftLayer.reads(view, embedded, hidden)
+            left, right = y.chunk(2, -1)
+            return torch.cat([right, left], -1), residual
+
+        view.reads = reads  # type: ignore[method-assign]
+    return view
+
+
+def _rotary(model: DraftModel, theta: float) -> RotaryTable:
+    config = model.config
+    frequencies, factor = rope_frequencies(config.head_dim, theta, config.rope_scaling, config.max_position_embeddings)
+    return RotaryTable(frequencies, factor, config.max_position_embeddings)

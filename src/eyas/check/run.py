@@ -1,0 +1,291 @@
+"""``eyas check``: the levels in order, from the files to a running server, and what they say together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from eyas.check import evidence
+from eyas.check.conclude import conclude
+from eyas.check.findings import Finding, Level, Link, Ranked, State, Survival, Verdict
+from eyas.check.flags import check_flags
+from eyas.check.forced import Text
+from eyas.check.held import TargetTensors
+from eyas.check.measure import Rig
+from eyas.check.mend import Known, Parts, completed, with_map
+from eyas.check.outside import judge_server, look
+from eyas.check.readings import declared
+from eyas.check.repair import repair, write_repaired
+from eyas.check.replay import Replay, replay
+from eyas.check.search import Search, SearchResult
+from eyas.check.static import StaticResult, check_static
+from eyas.check.tensors import expected_shapes
+from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.dialects.engines import Engine
+from eyas.draft.checkpoint import assemble, target_shape
+from eyas.draft.model import DraftModel
+from eyas.draft.names import HEAD
+from eyas.engine.engine import Engine as OwnEngine
+from eyas.engine.session import Session, open_session
+from eyas.errors import EyasError
+from eyas.metrics import Acceptance
+from eyas.models.target import Target
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What is to be checked. ``flags``: a launch command or its speculative part; ``engines``: those that are to serve
+    it; ``endpoint``, ``observed``: a running server, or a file of what it said; ``fix``: where a repaired draft goes.
+    """
+
+    draft: Path
+    target: Path | None
+    prompts: Path | None = None
+    flags: str | None = None
+    engines: tuple[Engine, ...] = ()
+    endpoint: str | None = None
+    observed: Path | None = None
+    fix: Path | None = None
+    num_steps: int = 3
+    num_prompts: int = evidence.NUM_PROMPTS
+    dtype: str = "fp32"
+    backend: str = "auto"
+    device: str = "cpu"
+
+
+@dataclass
+class Progress:
+    """What the levels have found so far."""
+
+    request: CheckRequest
+    note: Callable[[str], None]
+    links: list[Link] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    static: StaticResult | None = None
+    replay: Replay | None = None
+    search: SearchResult | None = None
+    survival: Survival | None = None
+    ceiling: int | None = None
+    outside: list[Ranked] = field(default_factory=list)
+
+    @contextmanager
+    def level(self, name: Level) -> Iterator[None]:
+        """Time a level and say that it runs."""
+        self.note(name)
+        begin = time.monotonic()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+
+    def skip(self, name: str, level: Level, why: str) -> None:
+        """A link that is not looked at."""
+        self.links.append(Link(name, level, "skipped", why))
+
+
+def run_check(request: CheckRequest, note: Callable[[str], None] = lambda _: None) -> Verdict:
+    """Check a draft level by level; every fault is a finding, not an error.
+
+    Raises ``model.…`` for a target that cannot be loaded, ``prompts.…``, ``check.too-little``, ``server.…``.
+    """
+    state = Progress(request, note)
+    _run(state)
+    verdict = conclude(state)
+    if request.fix is not None:
+        return _mend(state, verdict)
+    return verdict
+
+
+def _run(state: Progress) -> None:
+    request, session = state.request, None
+    if request.target is not None:
+        with state.level("target"):
+            session = open_session(request.target, None, request.dtype, request.backend, request.device)
+    with state.level("static"):
+        _static(state, session.target if session else None)
+    if request.flags is not None:
+        with state.level("flags"):
+            _flags(state, session.target.architecture if session else None)
+    if session is None:
+        state.skip("target", "target", "no --target: only the files were checked")
+        return
+    model = _model(state, session.target)
+    if model is None:
+        state.skip("draft", "draft", "the files do not make a whole draft")
+        return
+    _run_levels(state, session, model)
+
+
+def _static(state: Progress, target: Target | None) -> None:
+    sizes, own = None, None
+    if target is not None:
+        shape = target_shape(target)
+        sizes, own = shape, TargetTensors(embedding=target.embedding(), head=target.head())
+    result = check_static(state.request.draft, sizes, state.request.engines or None, own)
+    state.static = result
+    findings = result.findings
+    if not state.request.engines:
+        # What an engine cannot do is a fault only of a draft that is to be served there.
+        findings = tuple(replace(f, weight="warning") if f.kind == "engine.limit" else f for f in findings)
+    state.findings += findings
+    broken = [f for f in findings if f.weight == "fault"]
+    said = f"{len(result.tensors)} tensors" if not broken else f"{len(broken)} faults"
+    whole: State = "sound" if result.contract is None else "proven"
+    state.links.append(Link("files", "static", "broken" if broken else whole, said))
+
+
+def _flags(state: Progress, architecture: str | None) -> None:
+    assert state.static is not None
+    assert state.request.flags is not None
+    named = state.request.engines[0] if state.request.engines else None
+    sizes = state.static.sizes
+    known = architecture or (sizes.architecture if sizes else "LlamaForCausalLM")
+    found = check_flags(state.request.flags, named, known, state.static.document)
+    state.findings += found.findings
+    state.ceiling = found.ceiling
+    broken = any(f.weight == "fault" for f in found.findings)
+    said = f"accept length can be at most {found.ceiling}"
+    state.links.append(Link("flags", "flags", "broken" if broken else "proven", said))
+
+
+def _model(state: Progress, target: Target) -> DraftModel | None:
+    """The draft as its files mean it, with what the static level can mend mended; None where too little is there."""
+    static = state.static
+    assert static is not None
+    if static.config is None or static.config.vocab_size != target.vocab_size:
+        return None
+    known = Known(embedding=target.embedding(), head=target.head())
+    parts = with_map(completed(Parts(static.config, dict(static.tensors)), known))
+    tensors, config = dict(parts.tensors), parts.config
+    if static.document.get("draft_vocab_size", 0) is None:
+        tensors.setdefault(HEAD, target.head())
+    if any(name not in tensors for name in expected_shapes(config, shared=False)):
+        return None
+    if any(not bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        return None
+    return assemble(config, tensors, target, "eager", torch.float32)
+
+
+def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
+    static, target = state.static, session.target
+    assert static is not None
+    if static.witness is not None and static.contract is not None and not static.faults:
+        with state.level("draft"):
+            state.replay = replay(static.witness, target, model)
+        state.links += state.replay.links
+        state.findings += state.replay.findings
+        if any(link.level == "target" and link.state == "broken" for link in state.replay.links):
+            return
+    else:
+        why = "no witness beside the draft" if static.witness is None else "the files have faults"
+        state.skip("witness", "draft", why)
+    with state.level("acceptance"):
+        prompts = evidence.prompt_ids(session, state.request.prompts, state.request.num_prompts)
+        conversations = evidence.answered(target, prompts, session.eos_ids)
+        texts = evidence.read_all(target, conversations)
+        whole = Rig(model, target, texts)
+        predicted = whole.acceptance(declared(model.config), state.request.num_steps)
+        state.survival = _survival(predicted, state)
+        if state.replay is not None and not state.replay.broken:
+            _engine(state, session, model, conversations[: evidence.PART], texts)
+    if state.replay is None or state.replay.broken:
+        with state.level("features"):
+            part = Rig(model, target, texts[: evidence.PART])
+            theta = getattr(getattr(target, "config", None), "rope_theta", None)
+            search = Search(part, whole, theta, state.request.num_steps, state.note)
+            state.search = search.run(declared(model.config))
+    if state.request.endpoint is not None or state.request.observed is not None:
+        with state.level("endpoint"):
+            _endpoint(state, whole, conversations)
+
+
+def _endpoint(state: Progress, rig: Rig, conversations: Sequence[tuple[list[int], list[int]]]) -> None:
+    request, answers = state.request, [answer for _, answer in conversations]
+    longest = max(len(answer) for answer in answers)
+    seen = look(request.endpoint, request.observed, [prompt for prompt, _ in conversations], longest)
+    base = state.search.reading if state.search else declared(rig.model.config)
+    steps = request.num_steps if state.ceiling is None else max(1, state.ceiling - 1)
+    findings, link, state.outside = judge_server(seen, rig, base, answers, steps, state.ceiling)
+    state.findings += findings
+    state.links.append(link)
+
+
+def _survival(acceptance: Acceptance, state: Progress) -> Survival:
+    steps, static = state.request.num_steps, state.static
+    contract = static.contract if static else None
+    expected = [
+        record.accept_length
+        for record in (contract.expected if contract else ())
+        if record.num_steps == steps and record.temperature == 0 and record.draft_sampling == "one-hot"
+    ]
+    measured = tuple(acceptance.survival(i) for i in range(1, steps + 1))
+    mean = sum(expected) / len(expected) if expected else None
+    return Survival(steps, measured, acceptance.accept_length, acceptance.interval(), mean)
+
+
+def _engine(
+    state: Progress,
+    session: Session,
+    model: DraftModel,
+    conversations: Sequence[tuple[list[int], list[int]]],
+    texts: Sequence[Text],
+) -> None:
+    """The own engine must show exactly what the walk predicts."""
+    steps = state.request.num_steps
+    settings = SpeculativeSettings(num_steps=steps, num_draft_tokens=steps + 1)
+    slots = sum(len(p) + len(a) + steps + 2 for p, a in conversations) + 1
+    engine = OwnEngine(session.target, model, eos_ids=session.eos_ids, num_slots=slots)
+    asked = [SamplingSettings(max_new_tokens=len(answer)) for _, answer in conversations]
+    requests = [engine.submit(prompt, how, settings) for (prompt, _), how in zip(conversations, asked, strict=True)]
+    engine.run()
+    seen, predicted = Acceptance(), Rig(model, session.target, texts[: len(conversations)])
+    for number, request in enumerate(requests):
+        for one in request.rounds:
+            seen.add(number, one)
+    walked = predicted.acceptance(declared(model.config), steps)
+    same = seen.accept_length == walked.accept_length
+    said = f"engine {seen.accept_length:.3f}, walk {walked.accept_length:.3f} over {seen.num_rounds} rounds"
+    state.links.append(Link("accept length", "acceptance", "proven" if same else "unknown", said))
+
+
+def _mend(state: Progress, verdict: Verdict) -> Verdict:
+    """Write the corrected draft, check it again, and say so."""
+    request, static = state.request, state.static
+    assert request.fix is not None
+    assert static is not None
+    try:
+        corrected = repair(static, _known(state), request.engines or None)
+        write_repaired(request.draft, request.fix, corrected)
+    except EyasError as error:
+        finding = Finding("repair.impossible", "static", "warning", error.cause, fix=error.fix)
+        return replace(verdict, findings=(*verdict.findings, finding))
+    again = run_check(replace(request, draft=request.fix, fix=None, flags=None), state.note)
+    served = ", ".join(f"{one.engine}: {'yes' if one.serves else one.why}" for one in corrected.servable)
+    said = f"{request.fix}: {'; '.join(corrected.notes) or 'nothing to mend'}"
+    finding = Finding(
+        "repair.written",
+        "static",
+        "note",
+        said,
+        f"checked again: {again.headline}; can be served as trained by {served}",
+        data={"again": again.to_json(), "notes": list(corrected.notes), "left": list(corrected.left)},
+    )
+    return replace(verdict, findings=(*verdict.findings, finding))
+
+
+def _known(state: Progress) -> Known:
+    """What the search is sure of, for the repair."""
+    search = state.search
+    if search is None or not search.found or search.rivals:
+        return Known()
+    reading, kinds = search.reading, {kind for h in search.found for kind in h.kinds}
+    flags = {"norm_output": reading.norm_output, "norm_before_residual": reading.norm_before_residual}
+    return Known(
+        taps=reading.taps if kinds & {"taps.wrong", "taps.order"} else None,
+        rope_theta=reading.rope_theta if "rope.base" in kinds else None,
+        flags=flags if kinds & {"norm.output", "norm.residual"} else {},
+    )

@@ -1,0 +1,150 @@
+"""The teacher-forced draft, the readings, and the search over them, on the tiny trained pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from eyas.check.evidence import answered, packaged_prompts
+from eyas.check.forced import UNSURE, Forced, Text, draft_ids_of, forced_steps, log_likelihoods
+from eyas.check.hypotheses import single_changes
+from eyas.check.measure import Measure, Rig, accepted_counts, compare
+from eyas.check.readings import Reading, arrange, declared
+from eyas.check.search import Search
+from eyas.check.tapsearch import search_taps
+from eyas.config import SpeculativeSettings
+from eyas.draft.checkpoint import read_draft
+from eyas.draft.model import DraftModel
+from eyas.errors import EyasError
+from eyas.models.target import Target
+from eyas.speculate.walk import rounds_of, walk_text
+from eyas.testing import load_tiny_draft, load_tiny_target, tiny_eos_ids, tiny_pair, tiny_prompts
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return load_tiny_target()
+
+
+@pytest.fixture(scope="module")
+def model(target: Target) -> DraftModel:
+    return read_draft(tiny_pair()[1], target)
+
+
+@pytest.fixture(scope="module")
+def texts(target: Target) -> list[Text]:
+    conversations = answered(target, tiny_prompts(), tiny_eos_ids(), 48)
+    return [Text.read(target, prompt, answer) for prompt, answer in conversations]
+
+
+@pytest.fixture(scope="module")
+def rig(model: DraftModel, target: Target, texts: list[Text]) -> Rig:
+    return Rig(model, target, texts)
+
+
+def test_the_forced_draft_accepts_what_the_walk_accepts(rig: Rig, target: Target, texts: list[Text]) -> None:
+    base = declared(rig.model.config)
+    settings = SpeculativeSettings(num_steps=STEPS, num_draft_tokens=STEPS + 1)
+    draft = load_tiny_draft(target, "eager")
+    for text in texts:
+        tokens = text.tokens.tolist()
+        counts = accepted_counts(arrange(rig.model, base, target), base, text, STEPS)
+        ours = list(rounds_of(counts, text.prompt, len(tokens), STEPS))
+        walked = walk_text(target, draft, tokens[: text.prompt], tokens[text.prompt :], settings)
+        assert [(one.accepted, one.cut) for one in ours] == [(one.accepted, one.cut) for one in walked]
+
+
+def test_a_reading_is_a_view(rig: Rig, target: Target, texts: list[Text]) -> None:
+    """Whatever is tried, the draft itself stays as it was."""
+    base = declared(rig.model.config)
+    before = rig.measure(base).nats.clone()
+    for hypothesis in single_changes(base, rig.model.config, 123.0, own_embedding=True):
+        view = arrange(rig.model, hypothesis.reading, target)
+        changed = forced_steps(view, hypothesis.reading, texts[0], 1)[0].logits
+        assert changed.isfinite().all(), hypothesis.name
+    fresh = Rig(rig.model, target, texts)
+    assert torch.equal(fresh.measure(base).nats, before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: replace(r, norm_output=not r.norm_output),
+        lambda r: replace(r, norm_before_residual=not r.norm_before_residual),
+        lambda r: replace(r, swapped=True),
+        lambda r: replace(r, token_shift=-1),
+        lambda r: replace(r, feature_shift=-1),
+        lambda r: replace(r, map="missing"),
+        lambda r: replace(r, head="target"),
+        lambda r: replace(r, taps=(r.taps[1], r.taps[0], r.taps[2])),
+    ],
+)
+def test_every_wrong_reading_explains_the_text_worse(rig: Rig, change: Callable[[Reading], Reading]) -> None:
+    base = declared(rig.model.config)
+    found = compare(rig.measure(change(base)), rig.measure(base))
+    assert found.gain < 0
+    assert found.z < -2.5
+
+
+def test_tokens_outside_the_map_are_misses(rig: Rig) -> None:
+    logits, d2t = torch.zeros(2, 3), torch.tensor([0, 1, 2])  # keeps 0, 2, 4 of 6
+    found = log_likelihoods(Forced(torch.arange(2), logits, torch.tensor([2, 3])), draft_ids_of(d2t, 6), (1.0,))
+    assert found[0].exp().tolist() == pytest.approx([(1 - UNSURE) / 3 + UNSURE / 6, UNSURE / 6], rel=1e-5)
+
+
+def test_differences_are_judged_over_conversations() -> None:
+    owner = torch.tensor([0] * 50 + [1] * 50)
+    zero = Measure(torch.zeros(100), owner)
+    every, one = torch.full((100,), 0.1), torch.zeros(100)
+    every[::2] += 0.01
+    one[:50] = 0.2
+    assert compare(Measure(every, owner), zero).z > 10
+    assert compare(Measure(one, owner), zero).z < 2, "one conversation alone says little"
+
+
+def test_the_taps_are_found_from_wrong_ones(rig: Rig) -> None:
+    base = declared(rig.model.config)
+    found = search_taps(rig, replace(base, taps=(0, 1, 7)), everywhere=True)
+    assert all(abs(a - b) <= 1 for a, b in zip(found.best, base.taps, strict=True))
+    assert len(found.response) == 3
+    assert {len(row) for row in found.response} == {rig.target.num_layers + 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        (lambda r: r, []),
+        (lambda r: replace(r, taps=(1, 3, 7)), ["taps.wrong"]),
+        (lambda r: replace(r, taps=(4, 2, 5)), ["taps.order"]),
+        (lambda r: replace(r, norm_output=True), ["norm.output"]),
+    ],
+)
+def test_the_search_names_the_fault(rig: Rig, change: Callable[[Reading], Reading], kinds: list[str]) -> None:
+    base = declared(rig.model.config)
+    part = Rig(rig.model, rig.target, rig.texts[:3])
+    found = Search(part, rig, None, 3, lambda _: None).run(change(base))
+    assert [kind for h in found.found for kind in h.kinds] == kinds
+    assert not found.rivals
+    assert found.reading == base
+
+
+def test_what_looks_ahead_explains_nothing(rig: Rig) -> None:
+    base = declared(rig.model.config)
+    ahead = [h for h in single_changes(base, rig.model.config, None, own_embedding=False) if h.looks_ahead]
+    assert {h.reading.feature_shift for h in ahead} | {h.reading.token_shift for h in ahead} == {0, 1}
+
+
+def test_too_few_answers_are_refused(target: Target) -> None:
+    with pytest.raises(EyasError) as error:
+        answered(target, tiny_prompts()[:2], tiny_eos_ids(), 8)
+    assert error.value.code == "check.too-little"
+
+
+def test_the_packaged_prompts_are_distinct() -> None:
+    prompts = packaged_prompts(100)
+    assert len(prompts) == len(set(prompts)) == 32
