@@ -9,7 +9,6 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from eyas.check.forced import Text
 from eyas.config import SamplingSettings
 from eyas.corpus.prompts import read_prompts
 from eyas.engine.engine import Engine
@@ -69,8 +68,3 @@ def answered(
         cause = f"only {len(found)} of {len(prompts)} prompts have an answer of three tokens or more"
         raise EyasError("check.too-little", cause, "give more prompts with --prompts")
     return found
-
-
-def read_all(target: Target, conversations: Sequence[tuple[list[int], list[int]]]) -> list[Text]:
-    """Each conversation as the target reads it. Memory: (L + 2) · H · 4 bytes a token."""
-    return [Text.read(target, prompt, answer) for prompt, answer in conversations]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eyas.check.readings import Reading
 from eyas.draft.model import Attend, DraftModel
-from eyas.models.reading import read_text
+from eyas.models.reading import read_texts
 from eyas.models.target import Target
 
 NUM_STEPS = 2
@@ -40,12 +40,19 @@ class Text:
     normed: Tensor
 
     @classmethod
-    def read(cls, target: Target, prompt: Sequence[int], answer: Sequence[int]) -> Text:
-        """Let the target read a conversation."""
-        tokens = [*prompt, *answer]
-        out = read_text(target, tokens, range(target.num_layers + 1))
-        taps = out.taps.transpose(0, 1).float().cpu().contiguous()
-        return cls(torch.tensor(tokens), len(prompt), taps, out.hidden.float().cpu())
+    def read_all(cls, target: Target, conversations: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Text]:
+        """Let the target read (prompt, answer) pairs together. Memory: (L + 2) · H · 4 bytes a token."""
+        whole = [[*prompt, *answer] for prompt, answer in conversations]
+        outputs = read_texts(target, whole, range(target.num_layers + 1))
+        return [
+            cls(
+                torch.tensor(tokens),
+                len(prompt),
+                out.taps.transpose(0, 1).float().cpu().contiguous(),
+                out.hidden.float().cpu(),
+            )
+            for tokens, (prompt, _), out in zip(whole, conversations, outputs, strict=True)
+        ]
 
     def slots(self, step: int) -> Tensor:
         """Rows [m] whose proposal of this step (from 0) is the answer's own token after the first."""

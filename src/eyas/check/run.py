@@ -186,7 +186,7 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
     with state.level("acceptance"):
         prompts = evidence.prompt_ids(session, state.request.prompts, state.request.num_prompts)
         conversations = evidence.answered(target, prompts, session.eos_ids)
-        texts = evidence.read_all(target, conversations)
+        texts = Text.read_all(target, conversations)
         whole = Rig(model, target, texts)
         predicted = whole.acceptance(declared(model.config), state.request.num_steps)
         state.survival = _survival(predicted, state)
@@ -197,7 +197,7 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
             part = Rig(model, target, texts[: evidence.PART])
             theta = getattr(getattr(target, "config", None), "rope_theta", None)
             search = Search(part, whole, theta, state.request.num_steps, state.note)
-            state.search = search.run(declared(model.config))
+            state.search = search.run(declared(model.config), taps_known=static.taps is not None)
     if state.request.endpoint is not None or state.request.observed is not None:
         with state.level("endpoint"):
             _endpoint(state, whole, conversations)

@@ -23,8 +23,11 @@ APART = 2.5
 """z from which the best hypothesis is better than another one that is also sure."""
 LEAST_GAIN = 0.004
 """Nats a position below which nothing is a fault: it costs no accept length."""
-HOPELESS = -3.0
-"""z on the part of the text below which a hypothesis is not measured on all of it."""
+HOPELESS = -1.5
+"""z on the part of the text below which a hypothesis is not measured on all of it: one that would be sure there has
+about half of its z here, so that it falls below by chance once in thousands of times."""
+MOST_ON_ALL = 8
+"""Hypotheses that are measured on all text, the best on the part."""
 MOST_FAULTS = 3
 POOR = 0.2
 """Share of first proposals that hit below which the taps are searched everywhere, not only around the declared ones."""
@@ -54,11 +57,13 @@ class Search:
         self.part, self.whole, self.num_steps, self.note = part, whole, num_steps, note
         self.target_theta = target_theta
 
-    def run(self, base: Reading) -> SearchResult:
-        """Follow the best hypotheses from ``base`` until none is surely better."""
+    def run(self, base: Reading, taps_known: bool = True) -> SearchResult:
+        """Follow the best hypotheses from ``base`` until none is surely better. ``taps_known`` False: the files leave
+        the taps open, and those of ``base`` only stand in for them.
+        """
         result = SearchResult(base)
         for turn in range(MOST_FAULTS + 1):
-            candidates = self._candidates(result, turn)
+            candidates = self._candidates(result, turn, taps_known)
             sure = self._judge(result, candidates, turn)
             if not sure or turn == MOST_FAULTS:
                 break
@@ -74,14 +79,14 @@ class Search:
             result.reading = best.reading
         return result
 
-    def _candidates(self, result: SearchResult, turn: int) -> list[Hypothesis]:
+    def _candidates(self, result: SearchResult, turn: int, taps_known: bool) -> list[Hypothesis]:
         model = self.whole.model
         cheap = list(single_changes(result.reading, model.config, self.target_theta, model.config.own_embedding))
         self.note(f"{len(cheap)} hypotheses")
         cheap = [h for h in cheap if self._promising(h, result.reading)]
-        poor = self.whole.acceptance(result.reading, 1).survival(1) < POOR
+        poor = self.part.acceptance(result.reading, 1).survival(1) < POOR
         self.note("taps: every boundary in every slot")
-        taps = search_taps(self.part, result.reading, everywhere=poor)
+        taps = search_taps(self.part, result.reading, everywhere=poor or not (taps_known or turn))
         if turn == 0 or taps.best != result.reading.taps:
             result.taps = taps
         tried = {h.reading for h in cheap} | {result.reading}
@@ -90,7 +95,8 @@ class Search:
             if reading not in tried:
                 tried.add(reading)
                 cheap.append(other_taps(result.reading, combination))
-        return cheap
+        cheap.sort(key=lambda h: -self.part.measure(h.reading).mean)
+        return cheap[:MOST_ON_ALL]
 
     def _promising(self, h: Hypothesis, now: Reading) -> bool:
         return compare(self.part.measure(h.reading), self.part.measure(now)).z > HOPELESS
@@ -112,4 +118,5 @@ class Search:
         return [h for d, h in judged if d.z >= SURE and d.gain >= LEAST_GAIN and not h.looks_ahead]
 
     def _accept_length(self, reading: Reading) -> float:
-        return self.whole.acceptance(reading, self.num_steps).accept_length
+        """On the part of the text: for a comparison by eye, not for the judgement."""
+        return self.part.acceptance(reading, self.num_steps).accept_length

@@ -39,7 +39,7 @@ def model(target: Target) -> DraftModel:
 @pytest.fixture(scope="module")
 def texts(target: Target) -> list[Text]:
     conversations = answered(target, tiny_prompts(), tiny_eos_ids(), 48)
-    return [Text.read(target, prompt, answer) for prompt, answer in conversations]
+    return Text.read_all(target, conversations)
 
 
 @pytest.fixture(scope="module")
