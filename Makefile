@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help demo test lint format bench bench-train docs clean
+.PHONY: help demo test lint format bench bench-train bench-check docs clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -46,6 +46,10 @@ bench: $(STAMP) ## speed on this machine: plain decoding against transformers, c
 # Other trainers take turns where their Pythons are named: make bench-train ARGS="--speculators PYTHON --specforge PYTHON"
 bench-train: $(STAMP) ## speed and memory of a training step, against sequence length, and beside other trainers
 	@$(BIN)/python benchmarks/bench_train.py $(ARGS)
+
+# About an hour on one core; a part of it: make bench-check ARGS="--pair tiny --only taps"
+bench-check: $(STAMP) ## planted faults: how many a check names exactly, wrongly, and false alarms on healthy drafts
+	@$(BIN)/python benchmarks/bench_check.py $(ARGS)
 
 docs: $(STAMP) ## write the generated pages of docs/
 	@$(BIN)/python docs/generate.py
