@@ -18,7 +18,7 @@ from eyas.models.target import Target
 
 NUM_PROMPTS = 24
 ANSWER_TOKENS = 96
-PART = 6
+PART = 5
 """Conversations that cheap comparisons look at first."""
 FEWEST = 4
 """Conversations below which nothing is compared: a z over fewer says nothing."""

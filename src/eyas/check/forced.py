@@ -22,8 +22,10 @@ from eyas.models.target import Target
 
 NUM_STEPS = 2
 """Steps compared: a fault of the recurrence leaves the first whole and shows in the second."""
-SHARPNESS = (0.5, 0.7, 1.0, 1.4)
+SHARPNESS = tuple(0.3 * 1.12**i for i in range(16))
 """Factors on the logits, of which the best is taken: a reading must not win by being less sure of itself."""
+SHARPNESS_ROWS = 256
+"""Positions that the factor is chosen on."""
 UNSURE = 1e-3
 """Probability given to all tokens alike, so that no single position weighs more than about 18 nats."""
 
@@ -148,7 +150,15 @@ def draft_ids_of(d2t: Tensor, vocab_size: int) -> Tensor:
     return table
 
 
-def log_likelihoods(one: Forced, draft_ids: Tensor, sharpness: Sequence[float] = SHARPNESS) -> Tensor:
+def best_sharpness(steps: Sequence[Forced], draft_ids: Tensor) -> float:
+    """The factor of :data:`SHARPNESS` that explains these steps best, chosen on evenly spread positions."""
+    every = max(1, sum(len(one.truth) for one in steps) // SHARPNESS_ROWS)
+    some = [Forced(one.slots[::every], one.logits[::every], one.truth[::every]) for one in steps]
+    nats = torch.cat([log_likelihoods(one, draft_ids, SHARPNESS) for one in some], 1)
+    return SHARPNESS[int(nats.mean(1).argmax())]
+
+
+def log_likelihoods(one: Forced, draft_ids: Tensor, sharpness: Sequence[float]) -> Tensor:
     """[sharpness, m] nats of the truth, mixed with :data:`UNSURE`; tokens outside the map get that alone."""
     index, vocabulary = draft_ids[one.truth], len(draft_ids)
     found = torch.zeros(len(sharpness), len(one.truth))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.check.forced import NUM_STEPS, Text, draft_ids_of, forced_steps, hits, log_likelihoods
+from eyas.check.forced import NUM_STEPS, Text, best_sharpness, draft_ids_of, forced_steps, hits, log_likelihoods
 from eyas.check.readings import Reading, arrange
 from eyas.draft.model import DraftModel
 from eyas.metrics import Acceptance
@@ -64,15 +64,15 @@ class Rig:
     def measure(self, reading: Reading) -> Measure:
         """The likelihoods of this reading, :data:`NUM_STEPS` steps deep, at its own best sharpness."""
         if reading not in self._measured:
-            view, parts, owners = arrange(self.model, reading, self.target), [], []
+            view, steps, owners = arrange(self.model, reading, self.target), [], []
             ids = draft_ids_of(view.d2t, self.target.vocab_size)
             for number, text in enumerate(self.texts):
                 for step in forced_steps(view, reading, text, NUM_STEPS):
-                    parts.append(log_likelihoods(step, ids))
+                    steps.append(step)
                     owners.append(torch.full((len(step.truth),), number))
-            nats = torch.cat(parts, 1)
-            best = int(nats.mean(1).argmax())
-            self._measured[reading] = Measure(nats[best], torch.cat(owners))
+            factor = best_sharpness(steps, ids)
+            nats = torch.cat([log_likelihoods(step, ids, (factor,))[0] for step in steps])
+            self._measured[reading] = Measure(nats, torch.cat(owners))
         return self._measured[reading]
 
     def acceptance(self, reading: Reading, num_steps: int) -> Acceptance:

@@ -8,7 +8,7 @@ explains nothing: no server can give it what it reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from eyas.check.findings import Ranked
 from eyas.check.hypotheses import Hypothesis, other_taps, single_changes
@@ -84,19 +84,20 @@ class Search:
         cheap = list(single_changes(result.reading, model.config, self.target_theta, model.config.own_embedding))
         self.note(f"{len(cheap)} hypotheses")
         cheap = [h for h in cheap if self._promising(h, result.reading)]
-        poor = self.part.acceptance(result.reading, 1).survival(1) < POOR
-        self.note("taps: every boundary in every slot")
-        taps = search_taps(self.part, result.reading, everywhere=poor or not (taps_known or turn))
-        if turn == 0 or taps.best != result.reading.taps:
-            result.taps = taps
-        tried = {h.reading for h in cheap} | {result.reading}
-        for combination in (taps.best, *taps.near):
-            reading = replace(result.reading, taps=combination)
-            if reading not in tried:
-                tried.add(reading)
-                cheap.append(other_taps(result.reading, combination))
+        if not (result.found and result.found[-1].kinds == ("taps.wrong",)):  # else they were searched just now
+            known = {h.reading for h in cheap} | {result.reading}
+            cheap += [h for h in self._other_taps(result, taps_known or turn > 0) if h.reading not in known]
         cheap.sort(key=lambda h: -self.part.measure(h.reading).mean)
         return cheap[:MOST_ON_ALL]
+
+    def _other_taps(self, result: SearchResult, taps_known: bool) -> list[Hypothesis]:
+        """What the search over all boundaries found best."""
+        self.note("taps: every boundary in every slot")
+        poor = self.part.acceptance(result.reading, 1).survival(1) < POOR
+        taps = search_taps(self.part, result.reading, everywhere=poor or not taps_known)
+        if result.taps is None or taps.best != result.reading.taps:
+            result.taps = taps
+        return [other_taps(result.reading, combination) for combination in (taps.best, *taps.near)]
 
     def _promising(self, h: Hypothesis, now: Reading) -> bool:
         return compare(self.part.measure(h.reading), self.part.measure(now)).z > HOPELESS

@@ -27,7 +27,7 @@ Taps = tuple[int, ...]
 GRID_SLOTS = 48
 """Positions that a trial of the coarse grid looks at; a sweep looks at :data:`SWEEP_SLOTS`."""
 SWEEP_SLOTS = 160
-TRIAL_SHARPNESS = (0.7, 1.0)
+TRIAL_SHARPNESS = (0.65, 0.8, 1.0)
 STARTS = 3
 LEAST_STEP = 0.01
 """Nats a position that a replaced tap must bring to be followed: less is noise at so few positions."""
