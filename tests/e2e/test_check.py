@@ -31,10 +31,10 @@ def checked(planted: Planted, folder: Path) -> Verdict:
     "name",
     [
         "taps of another trainer",
-        "order first two exchanged",
         "halves of q, k, v",
         "two taps off, map absent",
-        "head random",
+        "embedding of another",
+        "NaN",
         "weights cut",
         "flags SGLang (4, 1, 24)",
     ],
