@@ -36,6 +36,11 @@ from eyas.errors import EyasError
 from eyas.metrics import Acceptance
 from eyas.models.target import Target
 
+UNREADABLE = frozenset(
+    ("weights.random", "weights.missing", "weights.shape", "weights.nonfinite", "map.absent", "map.wrong", "map.short")
+)
+"""Faults with which the draft's proposals are noise unless they can be mended: anything would seem to explain more."""
+
 
 @dataclass(frozen=True)
 class CheckRequest:
@@ -192,7 +197,11 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
         state.survival = _survival(predicted, state)
         if state.replay is not None and not state.replay.broken:
             _engine(state, session, model, conversations[: evidence.PART], texts)
-    if state.replay is None or state.replay.broken:
+    lost = [f for f in static.faults if f.kind in UNREADABLE and not f.data.get("recoverable")]
+    hopeless = sorted({f.kind for f in lost})
+    if hopeless:
+        state.skip("hypotheses", "features", f"nothing can be compared with {' and '.join(hopeless)}")
+    elif state.replay is None or state.replay.broken:
         with state.level("features"):
             part = Rig(model, target, texts[: evidence.PART])
             theta = getattr(getattr(target, "config", None), "rope_theta", None)
