@@ -47,7 +47,7 @@ bench: $(STAMP) ## speed on this machine: plain decoding against transformers, c
 bench-train: $(STAMP) ## speed and memory of a training step, against sequence length, and beside other trainers
 	@$(BIN)/python benchmarks/bench_train.py $(ARGS)
 
-# About an hour on one core; a part of it: make bench-check ARGS="--pair tiny --only taps"
+# Long; a part of it: make bench-check ARGS="--pair tiny --only taps"
 bench-check: $(STAMP) ## planted faults: how many a check names exactly, wrongly, and false alarms on healthy drafts
 	@$(BIN)/python benchmarks/bench_check.py $(ARGS)
 

@@ -58,7 +58,15 @@ def _contract(folder: Path, outside: frozenset[str]) -> tuple[Contract | None, l
         return None, []
     if not path.exists():
         said = f"no {CONTRACT}: what the draft was trained for is not known"
-        return None, [Finding("contract.absent", "static", "note", said, fix="`eyas check DRAFT --fix OUT` writes one")]
+        return None, [
+            Finding(
+                "contract.absent",
+                "static",
+                "note",
+                said,
+                fix="ask for it at the draft's source: `eyas train` writes one",
+            )
+        ]
     try:
         return Contract.read(path), []
     except EyasError as error:

@@ -63,7 +63,7 @@ def _explained(search: SearchResult) -> list[Finding]:
         kind = h.kinds[0]
         evidence = f"{gain:+.3f} nats a position, z {z:.1f}, over what the files declare"
         data = {"reading": h.name, "taps": list(h.reading.taps), "gain": gain, "z": z}
-        said = f"{KINDS[kind].title}: {h.name}" if kind in KINDS else h.name
+        said = f"{KINDS[kind].title}: {h.name}"
         weight: Weight = "warning" if search.rivals and h is search.found[-1] else "fault"
         findings.append(Finding(kind, "features", weight, said, evidence, KINDS[kind].fix, data))
     return findings

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
+from typing import Any
 
 from eyas.config import SamplingSettings
 from eyas.corpus.prompts import read_prompts
@@ -36,13 +35,12 @@ def prompt_ids(session: Session, prompts: Path | None, count: int = NUM_PROMPTS)
         turns = [[("user", text)] for text in packaged_prompts(count)]
     else:
         turns = [_turns(prompt.messages) for prompt in read_prompts(prompts)][:count]
-    plain: PreTrainedTokenizerBase = session.tokenizer
-    if not plain.chat_template:
+    if not session.tokenizer.chat_template:
         return [session.encode(conversation[-1][1]) for conversation in turns]
     return [session.encode_chat(conversation) for conversation in turns]
 
 
-def _turns(messages: Sequence) -> list[tuple[str, str]]:
+def _turns(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """The messages up to the first user turn, which is what is answered."""
     turns: list[tuple[str, str]] = []
     for message in messages:

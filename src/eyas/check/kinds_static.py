@@ -180,7 +180,7 @@ STATIC_KINDS: dict[str, Kind] = {
         "None by itself: what the draft was trained for is not known.",
         "The draft was not trained by Eyas.",
         "static: contract.json.",
-        f"{_FIX} writes one once the draft is understood.",
+        "Ask for it at the draft's source: `eyas train` writes one with every draft.",
     ),
     "contract.other": Kind(
         "The contract is of another draft",

@@ -17,8 +17,8 @@ from eyas.check.readings import Reading
 from eyas.check.tapsearch import TapSearch, search_taps
 
 SURE = 4.0
-"""z from which a hypothesis is better than what the files declare: about forty are tried, and their z is inflated by
-how the texts were chosen, so that 2 would be reached by chance."""
+"""z from which a hypothesis is better than what the files declare: about forty are tried on a few dozen
+conversations, so that 2 would be reached by chance. Judged, not calibrated."""
 APART = 2.5
 """z from which the best hypothesis is better than another one that is also sure."""
 LEAST_GAIN = 0.004
