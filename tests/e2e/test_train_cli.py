@@ -169,6 +169,24 @@ def test_samples_of_another_tokenizer_are_refused(samples, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_draft_that_one_engine_cannot_serve_is_written_for_the_other(samples, tmp_path):
+    """Tap 0 is the embedding, which SGLang does not capture."""
+    out = tmp_path / "run"
+    code, result = run(samples, out, "--set", "draft.taps=[0,2,5]", "--set", "max_steps=1")
+    assert code == 0, result
+    assert result["served_by"] == ["vllm 0.32.0"]
+    assert load_draft(out / "draft", tiny_target()).config.taps == (0, 2, 5)
+
+
+@pytest.mark.slow
+def test_a_draft_that_no_engine_can_serve_is_not_trained(samples, tmp_path):
+    code, result = run(samples, tmp_path / "run", "--set", "draft.taps=[5,2,4]")
+    assert code == 1
+    assert result["error"]["code"] == "draft.dialect"
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
 def test_a_plan_starts_nothing(samples, tmp_path):
     code, result = run(samples, tmp_path / "run", "--plan")
     assert code == 0

@@ -204,4 +204,5 @@ def _tell(result: dict[str, Any]) -> None:
             table.add_row(r["prompt_set"], *cells, interval, str(r["ceiling"]))
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    console.print(f"draft → {result['draft']}  (step {result['best_step']} of {result['steps']})")
+    served = " and ".join(result["served_by"])
+    console.print(f"draft → {result['draft']}  (step {result['best_step']} of {result['steps']}; for {served})")

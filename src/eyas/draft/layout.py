@@ -62,6 +62,30 @@ def refuse_for(config: DraftConfig, engines: Sequence[Engine]) -> None:
         refuse_limits(layout_of(config), engine)
 
 
+def refusal_of(config: DraftConfig, target_architecture: str, engine: Engine) -> EyasError | None:
+    """Why this engine cannot serve the draft as trained, in the layout that Eyas writes; None: it can."""
+    try:
+        refuse_for(config, [engine])
+        to_json(config, target_architecture, [engine], "")
+    except EyasError as error:
+        return error
+    return None
+
+
+def engines_serving(config: DraftConfig, target_architecture: str) -> tuple[Engine, ...]:
+    """Of the newest SGLang and vLLM known, those that serve the draft as trained.
+
+    Raises ``draft.dialect`` where none does, with the reason of each.
+    """
+    known = (Engine.parse("sglang"), Engine.parse("vllm"))
+    refused = {engine: refusal_of(config, target_architecture, engine) for engine in known}
+    reasons = [error for error in refused.values() if error is not None]
+    if len(reasons) == len(known):
+        cause = "; ".join(error.cause for error in reasons)
+        raise EyasError("draft.dialect", f"no engine can serve such a draft: {cause}", reasons[0].fix)
+    return tuple(engine for engine, error in refused.items() if error is None)
+
+
 def to_json(config: DraftConfig, target_architecture: str, engines: Sequence[Engine], dtype: str) -> dict[str, Any]:
     """config.json's content for ``engines``; raises ``draft.dialect`` where one cannot capture the taps."""
     document: dict[str, Any] = {

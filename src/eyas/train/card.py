@@ -17,8 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from eyas.contract import Contract, ExpectedAcceptLength
 from eyas.dialects.engines import Engine
 from eyas.draft.config import DraftConfig
-from eyas.draft.layout import refuse_for
-from eyas.errors import EyasError
+from eyas.draft.layout import refusal_of
 
 CARD, PICTURE = "README.md", "learning_curve.png"
 _TEMPLATE = "card.md.jinja"
@@ -134,10 +133,9 @@ def _eyas_command(facts: CardFacts) -> str:
 
 
 def _engine(engine: Engine, facts: CardFacts, contract: Contract, config: DraftConfig) -> Mapping[str, str | None]:
-    try:
-        refuse_for(config, [engine])
-    except EyasError as error:
-        return {"name": str(engine), "command": None, "refusal": error.cause}
+    refused = refusal_of(config, contract.target.architecture, engine)
+    if refused is not None:
+        return {"name": str(engine), "command": None, "refusal": refused.cause}
     target = facts.target_name or facts.target
     if engine.name == "sglang":
         parts = ["python", "-m", "sglang.launch_server", "--model-path", target, "--dtype", contract.features.dtype]

@@ -16,7 +16,9 @@ from eyas.artifacts import hold_lock
 from eyas.contract import Contract, ContractFacts, ExpectedAcceptLength, Witness
 from eyas.corpus.features import FeatureSource
 from eyas.corpus.samples import Sample, SampleSet
+from eyas.dialects.engines import Engine
 from eyas.draft.checkpoint import load_draft, write_draft
+from eyas.draft.layout import engines_serving
 from eyas.draft.model import DraftModel
 from eyas.errors import EyasError
 from eyas.models.config import architecture_of
@@ -30,6 +32,7 @@ from eyas.train.log import EVALUATIONS, plain, read_lines
 from eyas.train.parallel import Parallel
 from eyas.train.progress import TrainProgress
 from eyas.train.run import Job, Ran, run_training
+from eyas.train.start import draft_config
 from eyas.train.witness import answer_greedily, check_sources, make_witness
 
 DRAFT = "draft"
@@ -56,9 +59,11 @@ def train_draft(
     job: Job, ending: Ending, parallel: Parallel, display: TrainProgress, sinks: Sequence[str], command: Sequence[str]
 ) -> dict[str, Any] | None:
     """Train, or go on, and write ``draft/`` in the run's folder; what came out, as plain values. None on processes that
-    do not write. Raises what ``run_training`` and ``write_draft`` raise.
+    do not write. Raises what ``run_training`` and ``write_draft`` raise; ``draft.dialect`` at once for a draft that
+    no engine could serve.
     """
     _check_evaluations(job, ending.evaluations)
+    _served_by(job)
     with ExitStack() as stack:
         if parallel.is_first:
             stack.enter_context(hold_lock(job.folder, "train", display.phase))
@@ -75,6 +80,7 @@ def _finish(job: Job, ending: Ending, ran: Ran) -> dict[str, Any]:
     witness, without = _write(job, ending, ran, model, contract)
     result = {
         "draft": str(job.folder / DRAFT),
+        "served_by": [str(engine) for engine in _served_by(job)],
         "steps": ran.progress.step,
         "best_step": ran.progress.best_step,
         "answer_tokens_seen": ran.progress.answer_tokens,
@@ -103,6 +109,12 @@ def _check_evaluations(job: Job, evaluations: Mapping[str, FeatureSource]) -> No
             )
         if name in domains:
             raise EyasError("flags.contradiction", f"{name} is also a domain of the data", "rename the file")
+
+
+def _served_by(job: Job) -> tuple[Engine, ...]:
+    """The engines that the checkpoint is written for. Raises ``draft.dialect`` where no engine could serve it."""
+    config = job.warm_start.config if job.warm_start else draft_config(job.document, job.settings.draft)
+    return engines_serving(config, architecture_of(job.document))
 
 
 def _prompt(sample: Sample) -> bytes:
@@ -136,7 +148,8 @@ def _write(
         witness, without = _witness(job, ending.target, ending, ran, model, contract)
     card = render_card(ending.card, contract, model.config, has_witness=witness is not None)
     files = card_files(card, _picture(job.folder))
-    write_draft(job.folder / DRAFT, model, architecture_of(job.document), contract, witness=witness, files=files)
+    architecture, served = architecture_of(job.document), _served_by(job)
+    write_draft(job.folder / DRAFT, model, architecture, contract, engines=served, witness=witness, files=files)
     return witness, None if witness is not None else without
 
 
@@ -155,7 +168,7 @@ def _witness(
     except EyasError as error:
         return None, error.cause
     unproven = job.folder / f".{DRAFT}.unproven"
-    write_draft(unproven, model, architecture_of(job.document), contract)
+    write_draft(unproven, model, architecture_of(job.document), contract, engines=_served_by(job))
     served = load_draft(unproven, target, known=ending.known)
     answered = answer_greedily(target, _distinct(ran, target), ending.eos_ids, WITNESS_TOKENS)
     if not answered:

@@ -155,6 +155,12 @@ def test_an_engine_that_would_change_the_draft_is_named_with_the_reason(option: 
     assert "sglang.launch_server" not in card
 
 
+def test_an_engine_that_cannot_capture_the_taps_is_named_with_the_reason() -> None:
+    card = render_card(FACTS, contract_with(), make_config(taps=(0, 2, 5)))
+    assert "With sglang 0.5.23: it cannot serve this draft as trained. sglang 0.5.23 with LlamaForCausalLM" in card
+    assert "vllm serve" in card
+
+
 def test_the_learning_curve_is_shown_where_there_is_one(tmp_path: Path) -> None:
     assert PICTURE == learning_curve.PICTURE
     assert card_files("text", tmp_path / "none.png") == {CARD: b"text"}
