@@ -45,7 +45,7 @@ def conclude(state: Found) -> Verdict:
         links=tuple(state.links),
         findings=tuple(state.findings),
         ranking=tuple(state.outside or (search.ranking if search else ())),
-        between=tuple(h.name for h in (search.found[-1], *rivals)) if search and rivals else (),
+        between=tuple(h.name for h in (search.doubted, *rivals) if h) if search and rivals else (),
         deciding=_deciding(rivals),
         survival=state.survival,
         taps=response,
@@ -64,7 +64,7 @@ def _explained(search: SearchResult) -> list[Finding]:
         evidence = f"{gain:+.3f} nats a position, z {z:.1f}, over what the files declare"
         data = {"reading": h.name, "taps": list(h.reading.taps), "gain": gain, "z": z}
         said = f"{KINDS[kind].title}: {h.name}"
-        weight: Weight = "warning" if search.rivals and h is search.found[-1] else "fault"
+        weight: Weight = "warning" if h is search.doubted else "fault"
         findings.append(Finding(kind, "features", weight, said, evidence, KINDS[kind].fix, data))
     return findings
 
@@ -83,7 +83,9 @@ def _answer(state: Found, faults: Sequence[Finding], rivals: Sequence[Hypothesis
         names += [f.said for f in faults if f.level != "features"]
         return "fault", f"the fault is: {names[0]}" if len(names) == 1 else f"the faults are: {'; '.join(names)}"
     if search is not None and rivals:
-        return "undecided", f"either {search.found[-1].name}, or {' or '.join(h.name for h in rivals)}"
+        assert search.doubted is not None
+        between = f"either {search.doubted.name}, or {' or '.join(h.name for h in rivals)}"
+        return "undecided", "; besides, ".join((between, *(f.said for f in faults)))
     if faults:
         if len(faults) == 1:
             return "fault", f"the fault is: {faults[0].said}"
@@ -102,4 +104,4 @@ def _answer(state: Found, faults: Sequence[Finding], rivals: Sequence[Hypothesis
 def _deciding(rivals: Sequence[Hypothesis]) -> str:
     if not rivals:
         return ""
-    return "more text decides: give --prompts with a few dozen prompts like those that it is to serve"
+    return "more text decides: give --prompts with a hundred prompts like those that it is to serve"

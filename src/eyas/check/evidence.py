@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from eyas.check.forced import Text
 from eyas.config import SamplingSettings
 from eyas.corpus.prompts import read_prompts
 from eyas.engine.engine import Engine
@@ -16,9 +17,9 @@ from eyas.errors import EyasError
 from eyas.models.target import Target
 
 NUM_PROMPTS = 24
-ANSWER_TOKENS = 96
-PART = 5
-"""Conversations that cheap comparisons look at first."""
+FURTHER = 2
+"""Times as many prompts as at first that are asked where those leave doubt."""
+ANSWER_TOKENS = 64
 FEWEST = 4
 """Conversations below which nothing is compared: a z over fewer says nothing."""
 
@@ -29,12 +30,15 @@ def packaged_prompts(count: int = NUM_PROMPTS) -> list[str]:
     return list(json.loads(text))[:count]
 
 
-def prompt_ids(session: Session, prompts: Path | None, count: int = NUM_PROMPTS) -> list[list[int]]:
-    """Token ids of ``count`` packaged prompts or of a prompts file, opened for the answer; raises ``prompts.…``."""
+def prompt_ids(session: Session, prompts: Path | None, count: int = NUM_PROMPTS, start: int = 0) -> list[list[int]]:
+    """Token ids of up to ``count`` packaged prompts, or of those of a file, from number ``start``, opened for the
+    answer; raises ``prompts.…``.
+    """
+    end = start + count
     if prompts is None:
-        turns = [[("user", text)] for text in packaged_prompts(count)]
+        turns = [[("user", text)] for text in packaged_prompts(end)][start:]
     else:
-        turns = [_turns(prompt.messages) for prompt in read_prompts(prompts)][:count]
+        turns = [_turns(prompt.messages) for prompt in read_prompts(prompts)][start:end]
     if not session.tokenizer.chat_template:
         return [session.encode(conversation[-1][1]) for conversation in turns]
     return [session.encode_chat(conversation) for conversation in turns]
@@ -53,16 +57,25 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def answered(
     target: Target, prompts: Sequence[Sequence[int]], eos_ids: Sequence[int], max_new_tokens: int = ANSWER_TOKENS
 ) -> list[tuple[list[int], list[int]]]:
-    """(prompt, answer) of each prompt, by the target at temperature 0; answers too short for a round are left out.
-
-    Raises ``check.too-little`` for fewer than :data:`FEWEST` conversations.
-    """
+    """(prompt, answer) of each prompt, by the target at temperature 0; answers too short for a round are left out."""
     slots = sum(len(prompt) + max_new_tokens + 1 for prompt in prompts) + 1
     engine = Engine(target, None, eos_ids=eos_ids, num_slots=slots)
     requests = [engine.submit(prompt, SamplingSettings(max_new_tokens=max_new_tokens)) for prompt in prompts]
     engine.run()
-    found = [(list(r.prompt), list(r.answer)) for r in requests if len(r.answer) > 2]
+    return [(list(r.prompt), list(r.answer)) for r in requests if len(r.answer) > 2]
+
+
+def conversations(session: Session, prompts: Path | None, count: int) -> list[tuple[list[int], list[int]]]:
+    """What a check begins with; raises ``prompts.…``, and ``check.too-little`` for fewer than :data:`FEWEST`."""
+    ids = prompt_ids(session, prompts, count)
+    found = answered(session.target, ids, session.eos_ids)
     if len(found) < FEWEST:
-        cause = f"only {len(found)} of {len(prompts)} prompts have an answer of three tokens or more"
+        cause = f"only {len(found)} of {len(ids)} prompts have an answer of three tokens or more"
         raise EyasError("check.too-little", cause, "give more prompts with --prompts")
     return found
+
+
+def further(session: Session, prompts: Path | None, asked: int) -> list[Text]:
+    """Texts of the prompts after the first ``asked``, as far as there are any."""
+    ids = prompt_ids(session, prompts, FURTHER * asked, start=asked)
+    return Text.read_all(session.target, answered(session.target, ids, session.eos_ids)) if ids else []

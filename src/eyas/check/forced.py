@@ -22,10 +22,8 @@ from eyas.models.target import Target
 
 NUM_STEPS = 2
 """Steps compared: a fault of the recurrence leaves the first whole and shows in the second."""
-SHARPNESS = tuple(0.3 * 1.12**i for i in range(16))
+SHARPNESS = tuple(0.3 * 1.25**i for i in range(8))
 """Factors on the logits, of which the best is taken: a reading must not win by being less sure of itself."""
-SHARPNESS_ROWS = 256
-"""Positions that the factor is chosen on."""
 UNSURE = 1e-3
 """Probability given to all tokens alike, so that no single position weighs more than about 18 nats."""
 
@@ -86,29 +84,34 @@ def forced_steps(view: DraftModel, reading: Reading, text: Text, num_steps: int)
 @torch.no_grad()
 def forced_from(view: DraftModel, reading: Reading, text: Text, state: Tensor, num_steps: int) -> list[Forced]:
     """The same from the output of fc [n, H]."""
-    asked, keys, steps = text.slots(0), _Keys(), []
-    everyone = torch.arange(len(text.tokens) - 1)
-    rows, hidden = everyone, state[:-1]
+    steps: list[Forced] = []
+    asked = text.slots(0)
+    if not len(asked):
+        return steps
+    # Of the prompt's rows only the keys and values are needed.
+    keys, everyone = _Keys(asked, len(view.layers) - 1), torch.arange(int(asked[-1]) + 1)
+    hidden = state[: len(everyone)]
     for i in range(num_steps):
         slots = text.slots(i)
         if not len(slots):
             break
-        if i:
-            hidden, rows = hidden[: len(slots)], slots
+        rows, hidden = (slots, hidden[: len(slots)]) if i else (everyone, hidden)
         tokens = text.tokens[(rows + 1 + i + reading.token_shift).clamp(0, len(text.tokens) - 1)]
-        step = view.step(tokens, hidden, rows + i, keys.attend(rows, i))
-        wanted = asked if i == 0 else torch.arange(len(slots))
-        carried, normed = step.carried[wanted], step.normed[wanted]
-        out = normed if reading.final_norm else carried
+        step = view.step(tokens, hidden, rows + i, keys.attend(rows, i), None if i else asked)
+        hidden = step.carried
+        out = step.normed if reading.final_norm else hidden
         steps.append(Forced(slots, view.logits(out), text.tokens[slots + 2 + i]))
-        hidden = carried
     return steps
 
 
 class _Keys:
-    """Attention of the unrolling: step-0 keys of rows ≤ t, then a slot's own later ones."""
+    """Attention of the unrolling: step-0 keys of rows ≤ t, then a slot's own later ones.
 
-    def __init__(self) -> None:
+    At step 0 every row is given, and the ``last`` layer goes on with those that are ``asked``: the final ones.
+    """
+
+    def __init__(self, asked: Tensor, last: int) -> None:
+        self.asked, self.last = asked, last
         self._base: dict[int, tuple[Tensor, Tensor]] = {}
         self._later: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
@@ -120,13 +123,19 @@ class _Keys:
             k, v = k.repeat_interleave(fold, 1), v.repeat_interleave(fold, 1)
             if step == 0:
                 self._base[layer] = k, v
-                q_h, k_h, v_h = (x.transpose(0, 1)[None] for x in (q, k, v))
-                return F.scaled_dot_product_attention(q_h, k_h, v_h, is_causal=True)[0].transpose(0, 1).flatten(1)
+                return _causal(q[self.asked] if layer == self.last else q, k, v)
             later = [(a[: len(q)], b[: len(q)]) for a, b in self._later.get(layer, [])] + [(k, v)]
             self._later[layer] = later
             return _merged(q, self._base[layer], later, rows).flatten(1)
 
         return run
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """[m, h · D]: the queries are those of the last m of n rows."""
+    q_h, k_h, v_h = (x.transpose(0, 1)[None] for x in (q, k, v))
+    seen = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+    return F.scaled_dot_product_attention(q_h, k_h, v_h, attn_mask=seen)[0].transpose(0, 1).flatten(1)
 
 
 def _merged(q: Tensor, base: tuple[Tensor, Tensor], later: list[tuple[Tensor, Tensor]], rows: Tensor) -> Tensor:
@@ -148,14 +157,6 @@ def draft_ids_of(d2t: Tensor, vocab_size: int) -> Tensor:
     table, inside = torch.full((vocab_size,), -1), (ids >= 0) & (ids < vocab_size)
     table[ids[inside]] = torch.arange(len(d2t))[inside]
     return table
-
-
-def best_sharpness(steps: Sequence[Forced], draft_ids: Tensor) -> float:
-    """The factor of :data:`SHARPNESS` that explains these steps best, chosen on evenly spread positions."""
-    every = max(1, sum(len(one.truth) for one in steps) // SHARPNESS_ROWS)
-    some = [Forced(one.slots[::every], one.logits[::every], one.truth[::every]) for one in steps]
-    nats = torch.cat([log_likelihoods(one, draft_ids, SHARPNESS) for one in some], 1)
-    return SHARPNESS[int(nats.mean(1).argmax())]
 
 
 def log_likelihoods(one: Forced, draft_ids: Tensor, sharpness: Sequence[float]) -> Tensor:

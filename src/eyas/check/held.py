@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from eyas.check.declared import Layers
 from eyas.check.files import Opened, from_error
 from eyas.check.findings import Finding
+from eyas.check.headmap import FIX, check_against_head, map_told, told_by_head
 from eyas.check.keys import Keys
 from eyas.check.mapping import check_map, kept_ids
 from eyas.check.tensors import (
@@ -65,10 +66,21 @@ def fc_taps(shapes: Mapping[str, tuple[int, ...]], sizes: TargetSizes) -> int | 
     return shape[1] // sizes.hidden_size if len(shape) == 2 and shape[1] % sizes.hidden_size == 0 else None
 
 
-def check_weights(
-    part: Part, own: TargetTensors, contract: Contract | None
-) -> tuple[DraftConfig | None, dict[str, Tensor], Mapping[str, str], bool, list[Finding]]:
-    """(config, tensors by canonical name, names, whether the embedding is a copy, findings)."""
+class Weights(NamedTuple):
+    """``tensors`` by canonical name, ``names`` of them in the file · ``copied``: the embedding is the target's ·
+    ``offsets``: d2t that the head's rows tell, where the stored one is not that.
+    """
+
+    config: DraftConfig | None
+    tensors: dict[str, Tensor]
+    names: Mapping[str, str]
+    copied: bool
+    offsets: Tensor | None
+    findings: list[Finding]
+
+
+def check_weights(part: Part, own: TargetTensors, contract: Contract | None) -> Weights:
+    """The weights against the config, the map and the target's own."""
     embedding = part.loaded.get(part.names.get(EMBEDDING, ""))
     # Without the target to compare with, an embedding of its shape is taken for a copy.
     copied = embedding is not None and (own.embedding is None or same_numbers(embedding, own.embedding))
@@ -82,15 +94,38 @@ def check_weights(
     tensors = {name: part.loaded[file] for name, file in names.stored.items() if file in part.loaded}
     findings += check_values(tensors, _is_fp16(part.document))
     findings += check_trained({name: value for name, value in tensors.items() if not (copied and name == EMBEDDING)})
+    offsets = None
     if config is not None:
         head = tensors.get(HEAD)
         rows = len(head) if head is not None and head.dim() == 2 else config.draft_vocab_size
-        findings += check_map(tensors, rows, config.vocab_size, contract)
+        offsets, found = _told_map(
+            tensors, check_map(tensors, rows, config.vocab_size, contract), own.head, config.vocab_size
+        )
+        findings += found
         findings += check_replaced(tensors, own.head, kept_ids(tensors, rows, config.vocab_size))
     if not part.opened.whole:
         # What lies in a file that could not be opened is not missing.
         findings = [finding for finding in findings if finding.kind not in ("weights.missing", "map.absent")]
-    return config, tensors, names.stored, copied, findings
+    return Weights(config, tensors, names.stored, copied, offsets, findings)
+
+
+def _told_map(
+    tensors: Mapping[str, Tensor], findings: Sequence[Finding], target_head: Tensor | None, vocab_size: int
+) -> tuple[Tensor | None, list[Finding]]:
+    """(d2t that the head's rows tell, where the stored one is not that; the map's findings with what that changes)."""
+    head = tensors.get(HEAD)
+    told = None if head is None or target_head is None else told_by_head(head, target_head)
+    if head is None or target_head is None or told is None:
+        return None, list(findings)
+    faults = [f for f in findings if f.weight == "fault" and f.kind != "map.absolute"]
+    # What t2d or the contract settles needs no head.
+    lost = [f for f in faults if not f.data.get("recoverable") and "promised" not in f.data]
+    ids = None if any(f.weight == "fault" for f in findings) else kept_ids(tensors, len(head), vocab_size)
+    against = check_against_head(told, ids)
+    if not lost and against is None:
+        return None, list(findings)
+    found = [replace(f, fix=FIX, data={**f.data, "recoverable": True}) if f in lost else f for f in findings]
+    return map_told(told, head, target_head), [*found, *([] if against is None else [against])]
 
 
 def _config(part: Part, own_embedding: bool) -> tuple[DraftConfig | None, list[Finding]]:

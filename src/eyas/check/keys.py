@@ -20,9 +20,10 @@ from eyas.models.config import parse_rope
 Shapes = Mapping[str, tuple[int, ...]]
 _FIX = "`eyas check DRAFT --fix OUT` writes it"
 _MEND = "take config.json from the draft's source again, or mend this key"
-_FLAGS = {"fc_norm.0.weight": "fc_norm", "input_norm.weight": "norm_before_fc", "fc.bias": "bias",
+FLAGGED = {"fc_norm.0.weight": "fc_norm", "input_norm.weight": "norm_before_fc", "fc.bias": "bias",
           "midlayer.self_attn.q_proj.bias": "attention_bias"}  # fmt: skip
 """A stored tensor and the flag without which engines have no place for it."""
+_OUTPUT_BIAS = "midlayer.self_attn.o_proj.bias"
 
 
 class Keys:
@@ -107,6 +108,11 @@ def _sizes(keys: Keys) -> None:
     for key, value in inferred.items():
         if keys.document.get(key) is None:
             _missing(keys, key, value)
+    width = _size(shapes, "norm.weight", 0)
+    if width is not None and width == _size(shapes, "fc.weight", 0) != keys.document["hidden_size"]:
+        said = f"hidden_size is {keys.document['hidden_size']!r}, and fc.weight and norm.weight have {width}"
+        keys.say("weights.shape", said, data={"value": width})
+        keys.document["hidden_size"] = width
     kv_heads, heads = _heads(keys, "k"), keys.document.get("num_attention_heads")
     if keys.document.get("num_key_value_heads") is None and kv_heads is not None and kv_heads != heads:
         _missing(keys, "num_key_value_heads", kv_heads)
@@ -205,20 +211,18 @@ def _nested(keys: Keys) -> None:
 def _flags(keys: Keys) -> None:
     """Norms and biases: stored tensors against flags, flags against the contract."""
     document, nested = keys.document, keys.document.get(EAGLE_KEY) or {}
-    for key in (*dict.fromkeys(_FLAGS.values()), "use_aux_norm", "norm_output", "norm_before_residual"):
+    for key in (*dict.fromkeys(FLAGGED.values()), "use_aux_norm", "norm_output", "norm_before_residual"):
         if document.get(key) is not None and type(document[key]) is not bool:
             keys.say("config.norms", f"{key} is {document[key]!r}, neither true nor false", _MEND)
             document[key] = False
-    for tensor, key in _FLAGS.items():
+    for tensor, key in FLAGGED.items():
         on = document.get(key) or nested.get(key) or (key == "fc_norm" and document.get("use_aux_norm"))
         # A missing tensor is named by itself; without its flag it would be dropped in silence.
         if tensor in keys.shapes and not on:
-            keys.say(
-                "config.norms",
-                f"{tensor} is stored, and {key} is not set: engines have no place for it",
-                data={"key": key},
-            )
-            document[key] = True
+            said = f"{tensor} is stored, and {key} is not set: engines have no place for it"
+            keys.say("config.norms", said, data={"key": key})
+            # The engines' key for a bias in fc asks for one in o_proj as well.
+            document[key] = key != "bias" or _OUTPUT_BIAS in keys.shapes
     if keys.contract is None:
         return
     promised = keys.contract.norms.model_dump()

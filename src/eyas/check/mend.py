@@ -88,7 +88,7 @@ def with_map(parts: Parts, offsets: Tensor | None = None) -> Parts:
     kept = None if t2d is None or t2d.shape != (vocabulary,) else t2d.bool()
     note = ""
     if offsets is not None:
-        d2t, note = offsets.long(), f"{OFFSETS} written as given"
+        d2t, note = offsets.long(), f"{OFFSETS} written anew"
     elif d2t is not None and d2t.dim() == 1 and is_absolute(d2t.long(), kept, vocabulary):
         d2t, note = d2t.long() - torch.arange(len(d2t)), f"{OFFSETS}: target ids turned into offsets"
     elif kept is not None and int(kept.sum()) == rows and _says_nothing(d2t):

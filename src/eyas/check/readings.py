@@ -78,6 +78,17 @@ def arrange(model: DraftModel, reading: Reading, target: Target) -> DraftModel:
     return view
 
 
+def narrowed(view: DraftModel, rows: Tensor) -> DraftModel:
+    """A view whose head has only these rows [m] int64 of the draft vocabulary."""
+    narrow = copy.copy(view)
+    narrow._modules, narrow._buffers = dict(view._modules), dict(view._buffers)
+    narrow.head = copy.copy(view.head)
+    narrow.head._parameters = dict(view.head._parameters)
+    narrow.head.weight = torch.nn.Parameter(view.head.weight[rows], requires_grad=False)
+    narrow.d2t = rows + view.d2t[rows] - torch.arange(len(rows))
+    return narrow
+
+
 def map_of(d2t: Tensor, held: Map) -> Tensor:
     """Offsets [n] int64, given what ``d2t`` holds."""
     if held == "absolute":

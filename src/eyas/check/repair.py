@@ -70,7 +70,7 @@ def repair(result: StaticResult, known: Known | None = None, engines: Sequence[E
         raise EyasError("draft.config", cause, "find them with `eyas check DRAFT --target T`")
     parts = Parts(result.config, dict(result.tensors), _notes(result))
     parts = completed(parts, known)
-    parts = with_map(parts, known.offsets)
+    parts = with_map(parts, result.offsets if known.offsets is None else known.offsets)
     parts = with_norms(parts, known.flags)
     parts = parts if known.rope_theta is None else with_rope(parts, known.rope_theta)
     parts = with_taps(parts, taps)

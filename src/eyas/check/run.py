@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from eyas.check import evidence
+from eyas.check.acceptance import compared_with_engine, survival_of
 from eyas.check.conclude import conclude
 from eyas.check.findings import Finding, Level, Link, Ranked, State, Survival, Verdict
 from eyas.check.flags import check_flags
@@ -22,18 +23,15 @@ from eyas.check.outside import judge_server, look
 from eyas.check.readings import declared
 from eyas.check.repair import repair, write_repaired
 from eyas.check.replay import Replay, replay
-from eyas.check.search import Search, SearchResult
+from eyas.check.search import PART, Search, SearchResult
 from eyas.check.static import StaticResult, check_static
 from eyas.check.tensors import expected_shapes
-from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.dialects.engines import Engine
 from eyas.draft.checkpoint import assemble, target_shape
 from eyas.draft.model import DraftModel
-from eyas.draft.names import HEAD
-from eyas.engine.engine import Engine as OwnEngine
+from eyas.draft.names import HEAD, OFFSETS
 from eyas.engine.session import Session, open_session
 from eyas.errors import EyasError
-from eyas.metrics import Acceptance
 from eyas.models.target import Target
 
 UNREADABLE = frozenset(
@@ -164,20 +162,28 @@ def _model(state: Progress, target: Target) -> DraftModel | None:
     if static.config is None or static.config.vocab_size != target.vocab_size:
         return None
     known = Known(embedding=target.embedding(), head=target.head())
-    parts = with_map(completed(Parts(static.config, dict(static.tensors)), known))
+    parts = with_map(completed(Parts(static.config, dict(static.tensors)), known), static.offsets)
     tensors, config = dict(parts.tensors), parts.config
     if static.document.get("draft_vocab_size", 0) is None:
         tensors.setdefault(HEAD, target.head())
-    if any(name not in tensors for name in expected_shapes(config, shared=False)):
+    expected = expected_shapes(config, shared=False)
+    if any(name not in tensors or tuple(tensors[name].shape) != tuple(shape) for name, shape in expected.items()):
         return None
-    if any(not bool(tensor.isfinite().all()) for tensor in tensors.values()):
+    d2t = tensors.get(OFFSETS)
+    if d2t is not None and (d2t.shape != (config.draft_vocab_size,) or d2t.is_floating_point()):
+        return None
+    if any(not bool(tensor.float().isfinite().all()) for tensor in tensors.values()):
         return None
     return assemble(config, tensors, target, "eager", torch.float32)
 
 
 def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
-    static, target = state.static, session.target
+    static, target, request = state.static, session.target, state.request
     assert static is not None
+
+    def more() -> list[Text]:
+        return evidence.further(session, request.prompts, request.num_prompts)
+
     if static.witness is not None and static.contract is not None and not static.faults:
         with state.level("draft"):
             state.replay = replay(static.witness, target, model)
@@ -189,27 +195,25 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
         why = "no witness beside the draft" if static.witness is None else "the files have faults"
         state.skip("witness", "draft", why)
     with state.level("acceptance"):
-        prompts = evidence.prompt_ids(session, state.request.prompts, state.request.num_prompts)
-        conversations = evidence.answered(target, prompts, session.eos_ids)
+        conversations = evidence.conversations(session, request.prompts, request.num_prompts)
         texts = Text.read_all(target, conversations)
-        whole = Rig(model, target, texts)
-        predicted = whole.acceptance(declared(model.config), state.request.num_steps)
-        state.survival = _survival(predicted, state)
+        rig = Rig(model, target, texts)
+        predicted = rig.acceptance(declared(model.config), request.num_steps)
+        state.survival = survival_of(predicted, static.contract, request.num_steps)
         if state.replay is not None and not state.replay.broken:
-            _engine(state, session, model, conversations[: evidence.PART], texts)
+            state.links.append(compared_with_engine(session, rig, conversations[:PART], request.num_steps))
     lost = [f for f in static.faults if f.kind in UNREADABLE and not f.data.get("recoverable")]
     hopeless = sorted({f.kind for f in lost})
     if hopeless:
         state.skip("hypotheses", "features", f"nothing can be compared with {' and '.join(hopeless)}")
     elif state.replay is None or state.replay.broken:
         with state.level("features"):
-            part = Rig(model, target, texts[: evidence.PART])
             theta = getattr(getattr(target, "config", None), "rope_theta", None)
-            search = Search(part, whole, theta, state.request.num_steps, state.note)
+            search = Search(Rig(model, target, texts), theta, state.note, more)
             state.search = search.run(declared(model.config), taps_known=static.taps is not None)
-    if state.request.endpoint is not None or state.request.observed is not None:
+    if request.endpoint is not None or request.observed is not None:
         with state.level("endpoint"):
-            _endpoint(state, whole, conversations)
+            _endpoint(state, rig, conversations)
 
 
 def _endpoint(state: Progress, rig: Rig, conversations: Sequence[tuple[list[int], list[int]]]) -> None:
@@ -221,44 +225,6 @@ def _endpoint(state: Progress, rig: Rig, conversations: Sequence[tuple[list[int]
     findings, link, state.outside = judge_server(seen, rig, base, answers, steps, state.ceiling)
     state.findings += findings
     state.links.append(link)
-
-
-def _survival(acceptance: Acceptance, state: Progress) -> Survival:
-    steps, static = state.request.num_steps, state.static
-    contract = static.contract if static else None
-    expected = [
-        record.accept_length
-        for record in (contract.expected if contract else ())
-        if record.num_steps == steps and record.temperature == 0 and record.draft_sampling == "one-hot"
-    ]
-    measured = tuple(acceptance.survival(i) for i in range(1, steps + 1))
-    mean = sum(expected) / len(expected) if expected else None
-    return Survival(steps, measured, acceptance.accept_length, acceptance.interval(), mean)
-
-
-def _engine(
-    state: Progress,
-    session: Session,
-    model: DraftModel,
-    conversations: Sequence[tuple[list[int], list[int]]],
-    texts: Sequence[Text],
-) -> None:
-    """The own engine must show exactly what the walk predicts."""
-    steps = state.request.num_steps
-    settings = SpeculativeSettings(num_steps=steps, num_draft_tokens=steps + 1)
-    slots = sum(len(p) + len(a) + steps + 2 for p, a in conversations) + 1
-    engine = OwnEngine(session.target, model, eos_ids=session.eos_ids, num_slots=slots)
-    asked = [SamplingSettings(max_new_tokens=len(answer)) for _, answer in conversations]
-    requests = [engine.submit(prompt, how, settings) for (prompt, _), how in zip(conversations, asked, strict=True)]
-    engine.run()
-    seen, predicted = Acceptance(), Rig(model, session.target, texts[: len(conversations)])
-    for number, request in enumerate(requests):
-        for one in request.rounds:
-            seen.add(number, one)
-    walked = predicted.acceptance(declared(model.config), steps)
-    same = seen.accept_length == walked.accept_length
-    said = f"engine {seen.accept_length:.3f}, walk {walked.accept_length:.3f} over {seen.num_rounds} rounds"
-    state.links.append(Link("accept length", "acceptance", "proven" if same else "unknown", said))
 
 
 def _mend(state: Progress, verdict: Verdict) -> Verdict:

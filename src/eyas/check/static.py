@@ -39,8 +39,9 @@ class StaticResult:
     ``document``: config.json in the engines' layout, as stored · ``config``: what was probably meant, with mended keys;
     None where too little is left · ``taps``: those trained on, None where the files leave them open (``config`` then
     has stand-ins) · ``captures``: per engine · ``tensors``: by canonical name, aliases understood, d2t as stored ·
-    ``names``: canonical name → name in the file · ``sizes``: of the target, as given or as the draft says ·
-    ``own_embedding``: one is stored and is not the target's · ``strict``: why strict reading refuses the folder, None
+    ``names``: canonical name → name in the file · ``offsets``: d2t that the head's rows tell, where the stored one is
+    not that · ``sizes``: of the target, as given or as the draft says · ``own_embedding``: one is stored and is not
+    the target's · ``strict``: why strict reading refuses the folder, None
     where it does not.
     """
 
@@ -52,6 +53,7 @@ class StaticResult:
     captures: tuple[Capture, ...]
     tensors: Mapping[str, Tensor]
     names: Mapping[str, str]
+    offsets: Tensor | None
     contract: Contract | None
     witness: Witness | None
     sizes: TargetSizes | None
@@ -95,23 +97,24 @@ def check_static(
     loaded, found = load_tensors(opened.checkpoint)
     findings += found
     part = Part(opened, document, keys, sizes, layers, names, loaded)
-    config, tensors, stored, copied, found = check_weights(part, own, beside.contract)
-    findings += found
+    weights = check_weights(part, own, beside.contract)
+    findings += weights.findings
     if keys is not None:
-        findings += check_limits(part, config, served, speculators)
+        findings += check_limits(part, weights.config, served, speculators)
     return StaticResult(
         folder=folder,
         findings=tuple(_merged(findings)),
         document=document,
-        config=config,
+        config=weights.config,
         taps=layers.taps,
         captures=layers.captures,
-        tensors=tensors,
-        names=stored,
+        tensors=weights.tensors,
+        names=weights.names,
+        offsets=weights.offsets,
         contract=beside.contract,
         witness=beside.witness,
         sizes=sizes,
-        own_embedding=EMBEDDING in stored and not copied,
+        own_embedding=EMBEDDING in weights.names and not weights.copied,
         strict=_strict(folder, sizes, own, findings),
     )
 

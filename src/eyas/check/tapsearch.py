@@ -21,12 +21,14 @@ from torch import Tensor
 
 from eyas.check.forced import Text, draft_ids_of, forced_from, log_likelihoods
 from eyas.check.measure import Rig
-from eyas.check.readings import Reading, arrange
+from eyas.check.readings import Reading, arrange, narrowed
 
 Taps = tuple[int, ...]
 GRID_SLOTS = 48
 """Positions that a trial of the coarse grid looks at; a sweep looks at :data:`SWEEP_SLOTS`."""
 SWEEP_SLOTS = 160
+HEAD_ROWS = 1024
+"""Rows of the head, about, that a trial compares the text's tokens with: all of them cost more than the rest of it."""
 TRIAL_SHARPNESS = (0.65, 0.8, 1.0)
 STARTS = 3
 LEAST_STEP = 0.01
@@ -103,8 +105,10 @@ class _Trials:
     """The mean log-likelihood of the first step for any taps, on the first texts that make up ``slots`` positions."""
 
     def __init__(self, rig: Rig, reading: Reading, slots: int) -> None:
-        self.reading, self.view = reading, arrange(rig.model, reading, rig.target)
         self.texts = _first(rig.texts, slots)
+        whole = arrange(rig.model, reading, rig.target)
+        rows = _head_rows(draft_ids_of(whole.d2t, rig.target.vocab_size), self.texts)
+        self.reading, self.view = reading, narrowed(whole, rows)
         self.ids = draft_ids_of(self.view.d2t, rig.target.vocab_size)
         config = self.view.config
         self._separable = not config.norm_before_fc
@@ -151,6 +155,13 @@ class _Trials:
             columns = view.fc.weight[:, slot * width : (slot + 1) * width]
             self._terms[key] = (state @ columns.T).roll(-self.reading.feature_shift, 0)
         return self._terms[key]
+
+
+def _head_rows(ids: Tensor, texts: Sequence[Text]) -> Tensor:
+    """Draft ids [m], rising: of what the texts say, and of others evenly spread, against which that is judged."""
+    said = ids[torch.cat([text.tokens[text.slots(0) + 2] for text in texts])]
+    size = int(ids.max()) + 1
+    return torch.cat([said[said >= 0], torch.arange(0, size, max(1, size // HEAD_ROWS))]).unique()
 
 
 def _first(texts: Sequence[Text], slots: int) -> tuple[Text, ...]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from eyas.check.findings import Finding, Weight
+from eyas.check.keys import FLAGGED
 from eyas.draft.config import DraftConfig
 from eyas.draft.names import EMBEDDING, HEAD, KEPT, OFFSETS, canonical_name, parameter_pieces
 from eyas.draft.stored import DTYPES
@@ -214,6 +215,7 @@ def _name_findings(missing: list[str], unknown: list[str], renamed: Mapping[str,
         said += ": engines drop names that they do not know, and start from random values"
         fix = "`eyas check DRAFT --fix OUT` writes the names that engines read"
         findings.append(_fault("weights.unknown", said, fix, renamed=dict(renamed)))
+    unknown = [name for name in unknown if name not in FLAGGED]
     if unknown:
         fix = "use the engine that it was made for, or take the checkpoint again"
         findings.append(_fault("weights.unknown", f"{some(unknown)}: no tensors of such a draft", fix, names=unknown))

@@ -104,13 +104,14 @@ def _dialects(pair: Pair) -> list[Planted]:
         ),
         one("SGLang's ids are taps", "config.dialect", ids(right, right), "taps.wrong"),
         one("vLLM's ids are SGLang's", "config.dialect", ids(shifted, shifted), "taps.wrong"),
-        one("id too large", "config.dialect", ids([*shifted[:2], pair.layers + 1], [*right[:2], pair.layers + 2])),
-        one("two ids for three taps", "config.dialect", ids(shifted[:2], right[:2])),
+        one("id too large", "config.dialect", ids([*shifted[:2], pair.layers + 1], [*right[:2], pair.layers + 2]),
+            "taps.wrong", told=_told(pair)),
+        one("two ids for three taps", "config.dialect", ids(shifted[:2], right[:2]), "taps.wrong", told=_told(pair)),
         one("taps switched off", "config.dialect", config({NESTED: {"use_aux_hidden_state": False, IDS: shifted}})),
         one("number of taps", "config.dialect", config({"num_aux_hidden_states": 4})),
         one("unknown architecture", "config.dialect", config({"architectures": ["LlamaForCausalLM"]})),
         one("model type of an MTP", "config.dialect", config({"model_type": "deepseek_v3"})),
-    ]
+    ]  # fmt: skip
 
 
 def _math(pair: Pair) -> list[Planted]:

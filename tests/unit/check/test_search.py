@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from eyas.check.evidence import answered, packaged_prompts
+from eyas.check.evidence import NUM_PROMPTS, answered, conversations, further, packaged_prompts, prompt_ids
 from eyas.check.forced import UNSURE, Forced, Text, draft_ids_of, forced_steps, log_likelihoods
 from eyas.check.hypotheses import single_changes
 from eyas.check.measure import Measure, Rig, accepted_counts, compare
-from eyas.check.readings import Reading, arrange, declared
-from eyas.check.search import Search
+from eyas.check.readings import Reading, arrange, declared, narrowed
+from eyas.check.search import SURE, Search
 from eyas.check.tapsearch import search_taps
 from eyas.config import SpeculativeSettings
 from eyas.draft.checkpoint import read_draft
 from eyas.draft.model import DraftModel
+from eyas.engine.session import open_session
 from eyas.errors import EyasError
 from eyas.models.target import Target
 from eyas.speculate.walk import rounds_of, walk_text
 from eyas.testing import load_tiny_draft, load_tiny_target, tiny_eos_ids, tiny_pair, tiny_prompts
+from eyas.testing.planting import Planted, perturbed, tiny
 
 STEPS = 4
 
@@ -98,13 +102,13 @@ def test_tokens_outside_the_map_are_misses(rig: Rig) -> None:
 
 
 def test_differences_are_judged_over_conversations() -> None:
-    owner = torch.tensor([0] * 50 + [1] * 50)
-    zero = Measure(torch.zeros(100), owner)
+    owner, depth = torch.tensor([0] * 50 + [1] * 50), torch.zeros(100, dtype=torch.int64)
+    zero = Measure(torch.zeros(100), owner, depth)
     every, one = torch.full((100,), 0.1), torch.zeros(100)
     every[::2] += 0.01
     one[:50] = 0.2
-    assert compare(Measure(every, owner), zero).z > 10
-    assert compare(Measure(one, owner), zero).z < 2, "one conversation alone says little"
+    assert compare(Measure(every, owner, depth), zero).z > 10
+    assert compare(Measure(one, owner, depth), zero).z < 2, "one conversation alone says little"
 
 
 def test_the_taps_are_found_from_wrong_ones(rig: Rig) -> None:
@@ -126,11 +130,44 @@ def test_the_taps_are_found_from_wrong_ones(rig: Rig) -> None:
 )
 def test_the_search_names_the_fault(rig: Rig, change: Callable[[Reading], Reading], kinds: list[str]) -> None:
     base = declared(rig.model.config)
-    part = Rig(rig.model, rig.target, rig.texts[:3])
-    found = Search(part, rig, None, 3, lambda _: None).run(change(base))
+    found = Search(Rig(rig.model, rig.target, rig.texts), None, lambda _: None).run(change(base))
     assert [kind for h in found.found for kind in h.kinds] == kinds
     assert not found.rivals
     assert found.reading == base
+
+
+def test_more_text_is_read_where_some_leaves_doubt(rig: Rig) -> None:
+    base, asked = declared(rig.model.config), []
+
+    def more() -> list[Text]:
+        asked.append(1)
+        return rig.texts[3:] if len(asked) == 1 else []
+
+    wrong = replace(base, taps=(*base.taps[:2], base.taps[2] + 1))
+    found = Search(Rig(rig.model, rig.target, rig.texts[:3]), None, lambda _: None, more).run(wrong)
+    assert asked
+    assert found.found[0].reading == base
+    assert max(one.z for one in found.ranking) >= 4
+
+
+def test_a_noisy_draft_has_no_fault_of_the_carried_state(target: Target, tmp_path: Path) -> None:
+    """Its second step is bad as well, and another norm mends a little of that."""
+    folder = Planted("mixed", plant=perturbed(0, 0.2, seed=21)).make(tiny(), tmp_path / "mixed")
+    texts = Text.read_all(target, conversations(open_session(tiny_pair()[0], None), None, 12))
+    noisy = Rig(read_draft(folder, target), target, texts)
+    base = declared(noisy.model.config)
+    assert compare(noisy.measure(replace(base, norm_output=True)), noisy.measure(base)).z > SURE
+    assert not Search(noisy, None, lambda _: None).run(base).found
+
+
+def test_a_narrowed_head_says_the_same_of_its_rows(rig: Rig, target: Target) -> None:
+    base = declared(rig.model.config)
+    view, rows = arrange(rig.model, base, target), torch.tensor([3, 5, 11, 100])
+    narrow = narrowed(view, rows)
+    normed = torch.randn(2, rig.model.config.hidden_size)
+    assert torch.equal(narrow.logits(normed), view.logits(normed)[:, rows])
+    assert torch.equal(narrow.to_target_ids(torch.arange(4)), view.to_target_ids(rows))
+    assert len(rig.model.head.weight) == rig.model.config.draft_vocab_size
 
 
 def test_what_looks_ahead_explains_nothing(rig: Rig) -> None:
@@ -139,12 +176,22 @@ def test_what_looks_ahead_explains_nothing(rig: Rig) -> None:
     assert {h.reading.feature_shift for h in ahead} | {h.reading.token_shift for h in ahead} == {0, 1}
 
 
-def test_too_few_answers_are_refused(target: Target) -> None:
+def test_too_few_answers_are_refused(tmp_path: Path) -> None:
+    session, prompts = open_session(tiny_pair()[0], None), tmp_path / "two.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("one", "two")))
     with pytest.raises(EyasError) as error:
-        answered(target, tiny_prompts()[:2], tiny_eos_ids(), 8)
+        conversations(session, prompts, 24)
     assert error.value.code == "check.too-little"
+    assert not further(session, prompts, 24)
+
+
+def test_further_prompts_are_others() -> None:
+    session = open_session(tiny_pair()[0], None)
+    first, more = prompt_ids(session, None, 24), prompt_ids(session, None, 48, start=24)
+    assert len(more) == 48
+    assert not {tuple(ids) for ids in first} & {tuple(ids) for ids in more}
 
 
 def test_the_packaged_prompts_are_distinct() -> None:
     prompts = packaged_prompts(100)
-    assert len(prompts) == len(set(prompts)) == 32
+    assert len(prompts) == len(set(prompts)) >= 3 * NUM_PROMPTS
