@@ -7,6 +7,7 @@ CODES: dict[str, str] = {
     "flags.contradiction": "Two flags ask for different things",
     "flags.range": "A flag's value is outside what it can mean",
     "flags.unknown": "A setting is not known",
+    "flags.missing": "A flag needs another one that is not given",
     "pull.unknown-source": "The name is no built-in, hub id, folder, GGUF file or prompt set",
     "pull.hash-mismatch": "A fetched file is not the file that was expected",
     "pull.no-network": "A source could not be reached",

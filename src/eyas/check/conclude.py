@@ -90,6 +90,8 @@ def _answer(state: Found, faults: Sequence[Finding], rivals: Sequence[Hypothesis
         if len(faults) == 1:
             return "fault", f"the fault is: {faults[0].said}"
         return "fault", f"the faults are: {'; '.join(f.said for f in faults)}"
+    if unexplained := [f.said for f in state.findings if f.kind == "endpoint.unexplained"]:
+        return "undecided", unexplained[0]
     if state.replay is not None and not state.replay.broken:
         return "proven", "proven: target, taps, proposals and accepted counts are those of training"
     if survival is None:

@@ -19,7 +19,7 @@ from eyas.check.forced import Text
 from eyas.check.held import TargetTensors
 from eyas.check.measure import Rig
 from eyas.check.mend import Known, Parts, completed, with_map
-from eyas.check.outside import judge_server, look
+from eyas.check.outside import Asked, judge_server, look
 from eyas.check.readings import declared
 from eyas.check.repair import repair, write_repaired
 from eyas.check.replay import Replay, replay
@@ -27,6 +27,7 @@ from eyas.check.search import PART, Search, SearchResult
 from eyas.check.static import StaticResult, check_static
 from eyas.check.tensors import expected_shapes
 from eyas.dialects.engines import Engine
+from eyas.dialects.flags import Resolution
 from eyas.draft.checkpoint import assemble, target_shape
 from eyas.draft.model import DraftModel
 from eyas.draft.names import HEAD, OFFSETS
@@ -75,6 +76,7 @@ class Progress:
     search: SearchResult | None = None
     survival: Survival | None = None
     ceiling: int | None = None
+    runs: Resolution | None = None
     outside: list[Ranked] = field(default_factory=list)
 
     @contextmanager
@@ -119,6 +121,7 @@ def _run(state: Progress) -> None:
     model = _model(state, session.target)
     if model is None:
         state.skip("draft", "draft", "the files do not make a whole draft")
+        _skip_server(state, "there is no whole draft to compare it with")
         return
     _run_levels(state, session, model)
 
@@ -149,9 +152,11 @@ def _flags(state: Progress, architecture: str | None) -> None:
     known = architecture or (sizes.architecture if sizes else "LlamaForCausalLM")
     found = check_flags(state.request.flags, named, known, state.static.document)
     state.findings += found.findings
-    state.ceiling = found.ceiling
+    state.ceiling, state.runs = found.ceiling, found.resolution
     broken = any(f.weight == "fault" for f in found.findings)
     said = f"accept length can be at most {found.ceiling}"
+    if found.ceiling is None:
+        said = "it would not start" if broken else "they do not say how many drafts a round proposes"
     state.links.append(Link("flags", "flags", "broken" if broken else "proven", said))
 
 
@@ -190,6 +195,7 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
         state.links += state.replay.links
         state.findings += state.replay.findings
         if any(link.level == "target" and link.state == "broken" for link in state.replay.links):
+            _skip_server(state, "this target is not the draft's, so nothing can be predicted")
             return
     else:
         why = "no witness beside the draft" if static.witness is None else "the files have faults"
@@ -216,13 +222,18 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
             _endpoint(state, rig, conversations)
 
 
+def _skip_server(state: Progress, why: str) -> None:
+    if state.request.endpoint is not None or state.request.observed is not None:
+        state.skip("server", "endpoint", why)
+
+
 def _endpoint(state: Progress, rig: Rig, conversations: Sequence[tuple[list[int], list[int]]]) -> None:
     request, answers = state.request, [answer for _, answer in conversations]
     longest = max(len(answer) for answer in answers)
     seen = look(request.endpoint, request.observed, [prompt for prompt, _ in conversations], longest)
-    base = state.search.reading if state.search else declared(rig.model.config)
-    steps = request.num_steps if state.ceiling is None else max(1, state.ceiling - 1)
-    findings, link, state.outside = judge_server(seen, rig, base, answers, steps, state.ceiling)
+    trained = state.search.reading if state.search and not state.search.rivals else None
+    asked = Asked(request.num_steps, state.runs, state.ceiling, trained)
+    findings, link, state.outside = judge_server(seen, rig, answers, asked)
     state.findings += findings
     state.links.append(link)
 

@@ -81,16 +81,18 @@ def check(
     _refuse_both("--endpoint", endpoint, "--observed", observed)
     folder, console = _draft_folder(draft), Console(highlight=False, quiet=as_json)
     _check_outputs(folder, fix, html)
+    if observed is not None:
+        _file(observed, "--observed")
     if threads is not None:
         torch.set_num_threads(threads)
     request = CheckRequest(
         draft=folder,
-        target=_target_folder(target, folder, quiet=as_json),
+        target=_target_folder(target, folder, _outside(endpoint, observed), quiet=as_json),
         prompts=None if prompts is None else _file(prompts, "--prompts"),
         flags=flags if launch_command is None else _command(launch_command),
         engines=tuple(Engine.parse(name) for name in engine or ()),
         endpoint=endpoint,
-        observed=None if observed is None else _file(observed, "--observed"),
+        observed=observed,
         fix=fix,
         num_steps=num_steps,
         dtype=dtype,
@@ -129,7 +131,13 @@ def _draft_folder(draft: str) -> Path:
     return folder
 
 
-def _target_folder(target: str | None, draft: Path, quiet: bool) -> Path | None:
+def _outside(endpoint: str | None, observed: Path | None) -> str | None:
+    if endpoint is not None:
+        return "--endpoint"
+    return None if observed is None else "--observed"
+
+
+def _target_folder(target: str | None, draft: Path, needed_by: str | None, quiet: bool) -> Path | None:
     from eyas.artifacts import cache_root
     from eyas.check.belongs import is_of
     from eyas.contract import Contract
@@ -140,6 +148,9 @@ def _target_folder(target: str | None, draft: Path, quiet: bool) -> Path | None:
     if target is None:
         packaged = builtin_draft_folder(BUILTIN)
         if packaged is None or not is_of(Contract.read(packaged / CONTRACT).target, draft):
+            if needed_by is not None:
+                cause = f"{needed_by} is compared with what the target accepts, and this draft's target is not given"
+                raise EyasError("flags.missing", cause, "give --target: a model folder, a hub id or a GGUF file")
             said = "[yellow]only files and flags are checked[/]: the draft is not of the built-in target, so its own is"
             Console(stderr=True, quiet=quiet, highlight=False).print(said, "needed for the rest: give --target")
             return None

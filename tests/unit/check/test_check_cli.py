@@ -161,6 +161,17 @@ def test_what_makes_no_sense_is_refused_before_the_check(stub: Stub, arguments: 
     assert stub.asked == []
 
 
+@pytest.mark.parametrize("flag", ["--endpoint", "--observed"])
+def test_a_server_cannot_be_judged_without_the_target(stub: Stub, flag: str, tmp_path: Path) -> None:
+    seen = tmp_path / "seen.json"
+    seen.write_text("[[1]]")
+    error = refused(DRAFT, flag, "http://127.0.0.1:1" if flag == "--endpoint" else str(seen))
+    assert error.code == "flags.missing"
+    assert flag in error.cause
+    assert "--target" in error.fix
+    assert stub.asked == []
+
+
 def test_a_draft_that_is_not_there_is_refused(stub: Stub) -> None:
     assert refused("/no/such/draft").code == "artifact.missing"
     assert stub.asked == []

