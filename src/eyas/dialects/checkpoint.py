@@ -76,13 +76,15 @@ def read_by(config: Mapping[str, Any], engine: Engine, runner: Runner | None = N
     if engine.name == "sglang":
         # Before this version the draft's config was not asked.
         return _ids(nested, IDS_KEY, EAGLE_KEY) if engine.within("0.4.10.post2", None) else None
+    # vLLM takes an empty list for none, and looks further.
     top = _ids(config, IDS_KEY)
-    if top is not None:
+    if top is not None and top.ids:
         return top
     chosen = runner or ("v2" if engine.within("0.29", None) else "v1")
-    if chosen == "v2":
-        return _ids(nested, "layer_ids", EAGLE_KEY)
-    return _ids(nested, IDS_KEY, EAGLE_KEY) if engine.within("0.22", None) else None
+    if chosen == "v1" and not engine.within("0.22", None):
+        return None
+    found = _ids(nested, "layer_ids" if chosen == "v2" else IDS_KEY, EAGLE_KEY)
+    return found if found is not None and found.ids else None
 
 
 def captured_by(

