@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from eyas.cli.app import app
 from eyas.cli.options import (
@@ -25,6 +26,8 @@ from eyas.cli.options import (
     with_progress,
 )
 from eyas.errors import EyasError
+
+DEMO_TOKENS = 128
 
 
 @app.command()
@@ -92,7 +95,12 @@ def demo(
     eagle_topk: Topk = None,
     num_draft_tokens: DraftTokens = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of each set.")] = 6,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer at most.")] = 128,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of each answer at most; 128, in the story 64.")
+    ] = None,
+    story: Annotated[
+        bool, typer.Option("--story", help="A draft that is fed other taps than it learnt: served, checked, mended.")
+    ] = False,
     dtype: Dtype = "fp32",
     backend: BackendOption = "auto",
     threads: Threads = None,
@@ -100,22 +108,61 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Real questions answered twice, plain and with EAGLE-3: the same text, and what it cost."""
-    from eyas.artifacts import cache_root
-    from eyas.demo.demo import DEMO_STEPS, demo_prompts, run_demo
-    from eyas.generate.run import Asked
-
-    if (num_steps, eagle_topk, num_draft_tokens) == (None, None, None):
-        num_steps = DEMO_STEPS
-    plan = Asked("EAGLE3", draft, num_steps, eagle_topk, num_draft_tokens, "one-hot").resolve(model)
-    assert plan.speculation is not None
-    session = open_model(model, plan.draft, dtype, backend, threads, quiet=as_json)
-    chosen = with_progress(lambda progress: demo_prompts(cache_root(), prompts, progress), quiet=as_json)
     console = Console(quiet=as_json, highlight=False, record=svg is not None, width=110 if svg else None)
-    result = run_demo(session, chosen, plan.speculation, max_new_tokens, console)
+    if story:
+        if (model, draft, num_steps, eagle_topk, num_draft_tokens) != (BUILTIN, "auto", None, None, None):
+            cause = "the story has its own target, draft and flags"
+            raise EyasError("flags.contradiction", cause, "leave --model, --draft and --speculative-… out")
+        result = _story((prompts, max_new_tokens, dtype, backend, threads), console)
+    else:
+        flags = (num_steps, eagle_topk, num_draft_tokens)
+        result = _compare(
+            model, draft, flags, (prompts, max_new_tokens or DEMO_TOKENS), (dtype, backend, threads), console
+        )
     if svg is not None:
         console.save_svg(str(svg), title="eyas demo")
     if as_json:
         print(json.dumps(result))
+
+
+def _compare(
+    model: str,
+    draft: str,
+    flags: tuple[int | None, int | None, int | None],
+    amount: tuple[int, int],
+    how: tuple[str, str, int | None],
+    console: Console,
+) -> dict[str, Any]:
+    from eyas.artifacts import cache_root
+    from eyas.demo.demo import DEMO_STEPS, demo_prompts, run_demo
+    from eyas.generate.run import Asked
+
+    prompts, max_new_tokens = amount
+    steps, topk, tokens = (DEMO_STEPS, None, None) if flags == (None, None, None) else flags
+    plan = Asked("EAGLE3", draft, steps, topk, tokens, "one-hot").resolve(model)
+    assert plan.speculation is not None
+    session = open_model(model, plan.draft, *how, quiet=console.quiet)
+    chosen = with_progress(lambda progress: demo_prompts(cache_root(), prompts, progress), quiet=console.quiet)
+    return run_demo(session, chosen, plan.speculation, max_new_tokens, console)
+
+
+def _story(amount: tuple[int, int | None, str, str, int | None], console: Console) -> dict[str, Any]:
+    from tempfile import TemporaryDirectory
+
+    import torch
+
+    from eyas.artifacts import cache_root
+    from eyas.demo.story import STORY_TOKENS, How, packaged_story, run_story
+    from eyas.pull import resolve_model
+
+    prompts, max_new_tokens, dtype, backend, threads = amount
+    if threads is not None:
+        torch.set_num_threads(threads)
+    target = with_progress(lambda progress: resolve_model(BUILTIN, cache_root(), progress), quiet=console.quiet)
+    how = How(prompts, max_new_tokens or STORY_TOKENS, dtype=dtype, backend=backend)
+    with TemporaryDirectory() as folder, Console(stderr=True, quiet=console.quiet).status("") as status:
+        story = packaged_story(target, BUILTIN)
+        return run_story(story, how, Path(folder), console, lambda what: status.update(escape(what)))
 
 
 def _biases(items: list[str]) -> dict[int, float]:
