@@ -22,7 +22,8 @@ def tiny_contract(**changes: Any) -> Contract:
     """A contract of the tiny draft; only the hashes of target and tokenizer are made up."""
     d2t = load_file(tiny_pair()[1] / "model.safetensors")["d2t"]
     document = {
-        "schema_version": 1,
+        "schema_version": 2,
+        "basis": "training",
         "target": {**TINY.model_dump(), "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "weights_sha256": ONE},
         "tokenizer_sha256": ONE,
         "chat_template_sha256": None,

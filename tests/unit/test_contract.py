@@ -29,7 +29,8 @@ def a_document() -> dict[str, Any]:
     """A whole contract as JSON data."""
     shape = {"num_layers": 30, "hidden_size": 576, "vocab_size": 49152, "num_heads": 9, "num_kv_heads": 3}
     return {
-        "schema_version": 1,
+        "schema_version": 2,
+        "basis": "training",
         "target": {"architecture": "LlamaForCausalLM", "head_dim": 64, "weights_sha256": A, **shape},
         "tokenizer_sha256": A,
         "chat_template_sha256": B,
@@ -65,6 +66,7 @@ def a_document() -> dict[str, Any]:
                 "low": 2.0,
                 "high": 2.2,
                 "ceiling": 4,
+                "survival": [0.6, 0.3, 0.2],
             }
         ],
     }
@@ -122,6 +124,11 @@ class TestSchema:
             ("features.dtype", "int3", "features.dtype"),
             ("expected.0.high", 2.0, "expected.0"),
             ("expected.0.ceiling", 5, "ceiling 4, not 5"),
+            ("expected.0.survival", [0.6, 0.5], "2 shares for 3 steps"),
+            ("expected.0.survival", [0.6, 0.3, 0.1], "1 + the sum of survival"),
+            ("data", None, "data is null exactly when"),
+            ("loss_mask_rule", None, "loss_mask_rule is null exactly when"),
+            ("basis", "measurement", "longest_trained_position is null exactly when"),
             ("data.sources.0.licence", "", "data.sources.0.licence"),
         ],
     )
@@ -139,12 +146,18 @@ class TestSchema:
                 Contract.from_json(json.dumps(document))
             assert name in caught.value.cause
 
-    @pytest.mark.parametrize("version", [0, 2, "1", True, 1.5])
+    @pytest.mark.parametrize("version", [0, 1, 3, "2", True, 1.5])
     def test_other_versions_are_refused(self, version: Any) -> None:
         with pytest.raises(EyasError) as caught:
             Contract.from_json(changed("schema_version", version))
         assert f"schema_version: {version!r}" in caught.value.cause
         assert "pip install" in caught.value.fix
+
+    def test_a_measurement_knows_nothing_of_the_data(self) -> None:
+        unknown = {"basis": "measurement", "longest_trained_position": None, "loss_mask_rule": None, "data": None}
+        contract = Contract.from_json(json.dumps(a_document() | unknown))
+        assert contract.data is None
+        assert Contract.from_json(contract.to_json()) == contract
 
     @given(st.integers(0, 1500))
     def test_cut_anywhere(self, length: int) -> None:
@@ -160,7 +173,7 @@ class TestSchema:
             b"[1]",
             b"null",
             b"[" * 100_000,
-            b'{"schema_version": 1, "schema_version": 1}',
+            b'{"schema_version": 2, "schema_version": 2}',
             b'{"a": NaN}',
         ],
     )

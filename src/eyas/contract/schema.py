@@ -19,7 +19,7 @@ from pydantic import (
 from eyas.contract.taps import validate_taps
 from eyas.errors import EyasError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # A contract is a few kilobytes; a larger file is something else, and must not be read into memory.
 MAX_BYTES = 1 << 20
 
@@ -120,7 +120,10 @@ class DataFacts(Strict):
 
 
 class ExpectedAcceptLength(Strict):
-    """The accept length to expect of a chain on one prompt set, with its 95 % interval and its ceiling."""
+    """The accept length to expect of a chain on one prompt set, with its 95 % interval and its ceiling.
+
+    ``survival``: the share of rounds that accept at least i drafts, for i = 1 … num_steps.
+    """
 
     prompt_set: Name
     num_steps: Count
@@ -130,6 +133,7 @@ class ExpectedAcceptLength(Strict):
     low: float
     high: float
     ceiling: Annotated[int, Field(ge=2)]
+    survival: tuple[Annotated[float, Field(ge=0, le=1)], ...]
 
     @model_validator(mode="after")
     def _ordered(self) -> ExpectedAcceptLength:
@@ -139,17 +143,23 @@ class ExpectedAcceptLength(Strict):
             raise ValueError(
                 f"a chain of {self.num_steps} steps has the ceiling {self.num_steps + 1}, not {self.ceiling}"
             )
+        if len(self.survival) != self.num_steps:
+            raise ValueError(f"survival has {len(self.survival)} shares for {self.num_steps} steps")
+        if abs(1 + sum(self.survival) - self.accept_length) > 1e-6:
+            raise ValueError(f"accept_length is 1 + the sum of survival, not {self.accept_length}")
         return self
 
 
 class Contract(Strict):
     """``contract.json``: what the draft was trained for.
 
-    ``taps``: in the feature's order · ``vocab_map_sha256``: None for the full vocabulary ·
+    ``basis``: who says so, the "training" itself or a "measurement" of finished weights, which knows nothing of the
+    data · ``taps``: in the feature's order · ``vocab_map_sha256``: None for the full vocabulary ·
     ``longest_trained_position``: the greatest RoPE position of a trained row · ``loss_mask_rule``: its name.
     """
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
+    basis: Literal["training", "measurement"]
     target: TargetIdentity
     tokenizer_sha256: Sha256
     chat_template_sha256: Sha256 | None
@@ -158,11 +168,18 @@ class Contract(Strict):
     norms: NormOptions
     rope: RopeOptions
     vocab_map_sha256: Sha256 | None
-    longest_trained_position: Annotated[int, Field(ge=0)]
+    longest_trained_position: Annotated[int, Field(ge=0)] | None
     features: FeatureFormat
-    loss_mask_rule: Name
-    data: DataFacts
+    loss_mask_rule: Name | None
+    data: DataFacts | None
     expected: tuple[ExpectedAcceptLength, ...]
+
+    @model_validator(mode="after")
+    def _training_knows_its_data(self) -> Contract:
+        for name in ("longest_trained_position", "loss_mask_rule", "data"):
+            if (getattr(self, name) is None) != (self.basis == "measurement"):
+                raise ValueError(f"{name} is null exactly when the basis is 'measurement'")
+        return self
 
     @model_validator(mode="after")
     def _taps_in_target(self) -> Contract:

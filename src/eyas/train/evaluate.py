@@ -72,6 +72,7 @@ class Evaluation:
                     low=low,
                     high=high,
                     ceiling=ceiling(num_steps, num_steps + 1, 1),
+                    survival=tuple(acceptance.survival(i) for i in range(1, num_steps + 1)),
                 )
             )
         return found

@@ -36,7 +36,8 @@ def make_contract(
     )
     return Contract.model_validate(
         {
-            "schema_version": 1,
+            "schema_version": 2,
+            "basis": "training",
             "target": features.target,
             "tokenizer_sha256": samples.tokenizer_sha256,
             "chat_template_sha256": samples.chat_template_sha256,

@@ -61,7 +61,8 @@ def witness(target: Target, draft: DraftModel) -> Witness:
     assert known.norms is not None
     assert known.rope is not None
     contract = Contract(
-        schema_version=1,
+        schema_version=2,
+        basis="training",
         target=TargetIdentity(**target_shape(target).model_dump(), weights_sha256="a" * 64),
         tokenizer_sha256="b" * 64,
         chat_template_sha256=None,

@@ -30,7 +30,8 @@ from .conftest import LLAMA, MakeDraft
 def make_contract(model: DraftModel, target: LlamaTarget, **changes: Any) -> Contract:
     return Contract(
         **{
-            "schema_version": 1,
+            "schema_version": 2,
+            "basis": "training",
             "target": TargetIdentity(**target_shape(target).model_dump(), weights_sha256="a" * 64),
             "tokenizer_sha256": "b" * 64,
             "chat_template_sha256": None,

@@ -42,6 +42,7 @@ def expected(prompt_set: str, num_steps: int, value: float, **changes: Any) -> E
             "low": value - 0.1,
             "high": value + 0.1,
             "ceiling": num_steps + 1,
+            "survival": ((value - 1) / num_steps,) * num_steps,
             **changes,
         }
     )
@@ -50,7 +51,8 @@ def expected(prompt_set: str, num_steps: int, value: float, **changes: Any) -> E
 def contract_with(*records: ExpectedAcceptLength, **changes: Any) -> Contract:
     return Contract(
         **{
-            "schema_version": 1,
+            "schema_version": 2,
+            "basis": "training",
             "target": TargetIdentity(
                 architecture=LLAMA,
                 num_layers=8,

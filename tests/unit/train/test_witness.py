@@ -62,7 +62,8 @@ def facts(*sources: DataSource) -> SampleFacts:
 def contract_of(target: Target, draft: DraftModel) -> Contract:
     known = draft_facts(draft)
     return Contract(
-        schema_version=1,
+        schema_version=2,
+        basis="training",
         target=TargetIdentity(**target_shape(target).model_dump(), weights_sha256="a" * 64),
         tokenizer_sha256="b" * 64,
         chat_template_sha256=None,
