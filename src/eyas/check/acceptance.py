@@ -13,17 +13,20 @@ from eyas.engine.engine import Engine
 from eyas.engine.session import Session
 from eyas.metrics import Acceptance
 
+ACCEPT_LENGTH = "accept length"
+"""The link between what is predicted and what the engine shows."""
+
 
 def survival_of(acceptance: Acceptance, contract: Contract | None, num_steps: int) -> Survival:
-    """What was measured beside what the contract expects of a greedy chain of as many steps."""
-    expected = [
-        record.accept_length
+    """What was measured beside what the contract expects of a greedy chain of as many steps, the mean of its sets."""
+    records = [
+        record.survival
         for record in (contract.expected if contract else ())
         if record.num_steps == num_steps and record.temperature == 0 and record.draft_sampling == "one-hot"
     ]
+    expected = tuple(sum(shares) / len(records) for shares in zip(*records, strict=True))
     measured = tuple(acceptance.survival(i) for i in range(1, num_steps + 1))
-    mean = sum(expected) / len(expected) if expected else None
-    return Survival(num_steps, measured, acceptance.accept_length, acceptance.interval(), mean)
+    return Survival(num_steps, measured, acceptance.accept_length, acceptance.interval(), expected)
 
 
 def compared_with_engine(
@@ -43,4 +46,4 @@ def compared_with_engine(
     walked = rig.acceptance(declared(rig.model.config), num_steps, len(conversations))
     same = seen.accept_length == walked.accept_length
     said = f"engine {seen.accept_length:.3f}, walk {walked.accept_length:.3f} over {seen.num_rounds} rounds"
-    return Link("accept length", "acceptance", "proven" if same else "unknown", said)
+    return Link(ACCEPT_LENGTH, "acceptance", "proven" if same else "unknown", said)

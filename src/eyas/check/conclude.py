@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from eyas.check.acceptance import ACCEPT_LENGTH
 from eyas.check.catalogue import KINDS
 from eyas.check.findings import Answer, Finding, Link, Ranked, State, Survival, Verdict, Weight
 from eyas.check.hypotheses import Hypothesis
@@ -93,7 +94,10 @@ def _answer(state: Found, faults: Sequence[Finding], rivals: Sequence[Hypothesis
     if unexplained := [f.said for f in state.findings if f.kind == "endpoint.unexplained"]:
         return "undecided", unexplained[0]
     if state.replay is not None and not state.replay.broken:
-        return "proven", "proven: target, taps, proposals and accepted counts are those of training"
+        shown = [link for link in state.links if link.name == ACCEPT_LENGTH]
+        if all(link.state == "proven" for link in shown):
+            return "proven", "proven: target, taps, proposals and accepted counts are those that its contract promises"
+        return "undecided", f"the witness is replayed, and the engine accepts otherwise than predicted: {shown[0].said}"
     if survival is None:
         return "no-fault-found", "no fault in the files; without the target nothing more can be said"
     if survival.measured[0] < POOR_FIRST:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eyas.check.forced import Text
-from eyas.config import SamplingSettings
 from eyas.corpus.prompts import read_prompts
-from eyas.engine.engine import Engine
+from eyas.engine.greedy import greedy_answers
 from eyas.engine.session import Session
 from eyas.errors import EyasError
 from eyas.models.target import Target
@@ -58,11 +57,8 @@ def answered(
     target: Target, prompts: Sequence[Sequence[int]], eos_ids: Sequence[int], max_new_tokens: int = ANSWER_TOKENS
 ) -> list[tuple[list[int], list[int]]]:
     """(prompt, answer) of each prompt, by the target at temperature 0; answers too short for a round are left out."""
-    slots = sum(len(prompt) + max_new_tokens + 1 for prompt in prompts) + 1
-    engine = Engine(target, None, eos_ids=eos_ids, num_slots=slots)
-    requests = [engine.submit(prompt, SamplingSettings(max_new_tokens=max_new_tokens)) for prompt in prompts]
-    engine.run()
-    return [(list(r.prompt), list(r.answer)) for r in requests if len(r.answer) > 2]
+    answers = greedy_answers(target, prompts, eos_ids, max_new_tokens)
+    return [(list(prompt), answer) for prompt, answer in zip(prompts, answers, strict=True) if len(answer) > 2]
 
 
 def conversations(session: Session, prompts: Path | None, count: int) -> list[tuple[list[int], list[int]]]:

@@ -98,13 +98,18 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Survival:
-    """survival_i at i = 1 … K, measured now and as the contract expects it (None: it does not say)."""
+    """survival_i at i = 1 … K, measured now and as the contract expects it (empty: it does not say)."""
 
     num_steps: int
     measured: tuple[float, ...]
     accept_length: float
     interval: tuple[float, float]
-    expected: float | None = None
+    expected: tuple[float, ...] = ()
+
+    @property
+    def expected_accept_length(self) -> float | None:
+        """1 + Σ survival_i, where something is expected."""
+        return 1 + math.fsum(self.expected) if self.expected else None
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,8 @@ class Verdict:
                 "measured": list(survival.measured),
                 "accept_length": survival.accept_length,
                 "interval": list(survival.interval),
-                "expected": survival.expected,
+                "expected": list(survival.expected),
+                "expected_accept_length": survival.expected_accept_length,
             },
             "taps": [list(row) for row in self.taps],
             "declared_taps": list(self.declared_taps),

@@ -23,7 +23,6 @@ from eyas.check.shown import (
     fix_lines,
     heat,
     link_tones,
-    mean_survival,
     ordered,
     plain,
     seconds_words,
@@ -90,7 +89,7 @@ def _ranking(ranking: Sequence[Ranked]) -> list[_Bar]:
 
 
 def _survival(survival: Survival) -> dict[str, Any]:
-    """Coordinates of the chart: a bar for each i, lines for the means, and the accept length on its scale."""
+    """Coordinates of the chart: a bar for each i with a line where it is expected to end, and the accept length."""
     steps = max(survival.num_steps, len(survival.measured), 1)
     pitch = _PLOT_WIDTH / steps
     width = min(pitch * 0.6, 72.0)
@@ -98,34 +97,24 @@ def _survival(survival: Survival) -> dict[str, Any]:
     for i, value in enumerate(survival.measured):
         height = _PLOT_HEIGHT * _share(value)
         middle = (i + 0.5) * pitch
-        bars.append({"i": i + 1, "value": value, "x": middle - width / 2, "middle": middle, "height": height})
-    lines = _mean_lines(survival)
+        bar = {"i": i + 1, "value": value, "x": middle - width / 2, "middle": middle, "height": height}
+        if survival.expected:
+            expected = survival.expected[i]
+            bar |= {"expected": expected, "expected_y": _PLOT_HEIGHT * (1 - _share(expected))}
+        bars.append(bar)
     scale = _PLOT_WIDTH / survival.num_steps if survival.num_steps else 0.0
-    values = {"measured": survival.accept_length, "expected": survival.expected}
+    values = {"measured": survival.accept_length, "expected": survival.expected_accept_length}
     marks = {n: (v - 1) * scale for n, v in values.items() if v is not None and math.isfinite(v)}
     ends = [(v - 1) * scale for v in survival.interval if math.isfinite(v)]
     return {
         "steps": survival.num_steps,
         "bars": bars,
         "bar_width": width,
-        "lines": lines,
         "ticks": [(n + 1, n * scale) for n in range(survival.num_steps + 1)],
         "marks": marks,
         "interval": ends if len(ends) == 2 else None,
         "words": accept_length_words(survival),
     }
-
-
-def _mean_lines(survival: Survival) -> list[dict[str, Any]]:
-    """The two means as lines; the upper one's name stands above it and the lower one's below."""
-    measured, expected = mean_survival(survival)
-    lines = []
-    for name, value, other in (("measured", measured, expected), ("expected", expected, measured)):
-        if value is not None and math.isfinite(value):
-            y = _PLOT_HEIGHT * (1 - _share(value))
-            label = y - 4 if other is None or not value < other else y + 12
-            lines.append({"kind": name, "name": f"mean {name}", "value": value, "y": y, "label": label})
-    return lines
 
 
 def _share(value: float) -> float:

@@ -16,12 +16,12 @@ from eyas.artifacts import MANIFEST, build_folder, read_manifest
 from eyas.check.mend import Known, Parts, completed, is_map, with_map, with_norms, with_rope, with_taps
 from eyas.check.static import StaticResult
 from eyas.check.tensors import expected_shapes
-from eyas.contract import Contract, ContractFacts, TargetSizes, enforce
+from eyas.contract import Contract, ContractFacts, TargetSizes, Witness, enforce
 from eyas.dialects.draft_keys import CARRIED
 from eyas.dialects.engines import Engine
 from eyas.dialects.limits import limits
 from eyas.dialects.taps import ids_for_taps
-from eyas.draft.checkpoint import CONTRACT, WITNESS, config_facts
+from eyas.draft.checkpoint import CONTRACT, WITNESS, check_witness, config_facts
 from eyas.draft.config import DraftConfig
 from eyas.draft.layout import layout_of, to_json
 from eyas.draft.names import HEAD, KEPT, OFFSETS
@@ -116,11 +116,13 @@ def servable(
     return tuple(answers)
 
 
-def write_repaired(source: Path, out: Path, corrected: Corrected, contract: Contract | None = None) -> Path:
+def write_repaired(
+    source: Path, out: Path, corrected: Corrected, contract: Contract | None = None, witness: Witness | None = None
+) -> Path:
     """Write the corrected draft to ``out``, at once or not at all; a draft that is there is replaced.
 
-    ``contract``: of the corrected draft, enforced against it; the source's witness goes along only where it belongs to
-    this very contract. Raises ``contract.mismatch``, ``model.tensor-missing``, ``draft.vocab-map``,
+    ``contract``: of the corrected draft, enforced against it; ``witness``: of this contract, or else the source's where
+    it is. Raises ``contract.mismatch``, ``model.tensor-missing``, ``draft.vocab-map``,
     ``flags.contradiction``, ``artifact.not-writable``.
     """
     _check_place(source, out)
@@ -134,7 +136,10 @@ def write_repaired(source: Path, out: Path, corrected: Corrected, contract: Cont
     if contract is not None:
         enforce(contract, ContractFacts(**config_facts(config, corrected.tensors.get(OFFSETS))))
         files[CONTRACT] = contract.to_json().encode()
-        if (source / WITNESS).is_file() and _is_file(source / CONTRACT, files[CONTRACT]):
+        if witness is not None:
+            check_witness(witness, files[CONTRACT])
+            files[WITNESS] = witness.to_bytes()
+        elif (source / WITNESS).is_file() and _is_file(source / CONTRACT, files[CONTRACT]):
             files[WITNESS] = (source / WITNESS).read_bytes()
     with build_folder(out, "draft", out.name, "a repaired draft") as made:
         made.provenance.update(repaired=list(corrected.notes), left=list(corrected.left))

@@ -24,7 +24,6 @@ from eyas.check.shown import (
     fix_lines,
     heat,
     link_tones,
-    mean_survival,
     ordered,
     plain,
     seconds_words,
@@ -156,11 +155,10 @@ def _ranking(verdict: Verdict, console: Console) -> None:
 
 def _survival(survival: Survival, console: Console) -> None:
     _section(console, "Survival", f"share of rounds that accept at least i draft tokens, K = {survival.num_steps}")
-    mean, expected = mean_survival(survival)
-    rows: list[tuple[str, float, str]] = [(f"i = {i}", v, "cyan") for i, v in enumerate(survival.measured, 1)]
-    if expected is not None:
-        # The contract promises an accept length, which is the mean of the bars and not each of them.
-        rows += [("mean", mean, "cyan"), ("mean expected", expected, "green")]
+    rows: list[tuple[str, float, str]] = []
+    for i, value in enumerate(survival.measured, 1):
+        rows.append((f"i = {i}", value, "cyan"))
+        rows += [("expected", survival.expected[i - 1], "green")] if survival.expected else []
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")

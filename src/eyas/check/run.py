@@ -19,9 +19,9 @@ from eyas.check.forced import Text
 from eyas.check.held import TargetTensors
 from eyas.check.measure import Rig
 from eyas.check.mend import Known, Parts, completed, with_map
+from eyas.check.mending import Ground, Mending, mend
 from eyas.check.outside import Asked, judge_server, look
 from eyas.check.readings import declared
-from eyas.check.repair import repair, write_repaired
 from eyas.check.replay import Replay, replay
 from eyas.check.search import PART, Search, SearchResult
 from eyas.check.static import StaticResult, check_static
@@ -32,7 +32,6 @@ from eyas.draft.checkpoint import assemble, target_shape
 from eyas.draft.model import DraftModel
 from eyas.draft.names import HEAD, OFFSETS
 from eyas.engine.session import Session, open_session
-from eyas.errors import EyasError
 from eyas.models.target import Target
 
 UNREADABLE = frozenset(
@@ -75,6 +74,7 @@ class Progress:
     replay: Replay | None = None
     search: SearchResult | None = None
     survival: Survival | None = None
+    ground: Ground | None = None
     ceiling: int | None = None
     runs: Resolution | None = None
     outside: list[Ranked] = field(default_factory=list)
@@ -100,9 +100,24 @@ def run_check(request: CheckRequest, note: Callable[[str], None] = lambda _: Non
     state = Progress(request, note)
     _run(state)
     verdict = conclude(state)
-    if request.fix is not None:
-        return _mend(state, verdict)
-    return verdict
+    if request.fix is None:
+        return verdict
+    assert state.static is not None
+
+    def check_again(folder: Path) -> Verdict:
+        # What runs, and how, is about the draft as it was.
+        return run_check(replace(request, draft=folder, fix=None, flags=None, endpoint=None, observed=None), note)
+
+    mending = Mending(
+        source=request.draft,
+        out=request.fix,
+        engines=request.engines,
+        num_steps=request.num_steps,
+        static=state.static,
+        search=state.search,
+        ground=state.ground,
+    )
+    return mend(mending, verdict, check_again)
 
 
 def _run(state: Progress) -> None:
@@ -204,6 +219,8 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
         conversations = evidence.conversations(session, request.prompts, request.num_prompts)
         texts = Text.read_all(target, conversations)
         rig = Rig(model, target, texts)
+        assert request.target is not None
+        state.ground = Ground(session, request.target, conversations, texts, request.prompts)
         predicted = rig.acceptance(declared(model.config), request.num_steps)
         state.survival = survival_of(predicted, static.contract, request.num_steps)
         if state.replay is not None and not state.replay.broken:
@@ -236,42 +253,3 @@ def _endpoint(state: Progress, rig: Rig, conversations: Sequence[tuple[list[int]
     findings, link, state.outside = judge_server(seen, rig, answers, asked)
     state.findings += findings
     state.links.append(link)
-
-
-def _mend(state: Progress, verdict: Verdict) -> Verdict:
-    """Write the corrected draft, check it again, and say so."""
-    request, static = state.request, state.static
-    assert request.fix is not None
-    assert static is not None
-    try:
-        corrected = repair(static, _known(state), request.engines or None)
-        write_repaired(request.draft, request.fix, corrected)
-    except EyasError as error:
-        finding = Finding("repair.impossible", "static", "warning", error.cause, fix=error.fix)
-        return replace(verdict, findings=(*verdict.findings, finding))
-    again = run_check(replace(request, draft=request.fix, fix=None, flags=None), state.note)
-    served = ", ".join(f"{one.engine}: {'yes' if one.serves else one.why}" for one in corrected.servable)
-    said = f"{request.fix}: {'; '.join(corrected.notes) or 'nothing to mend'}"
-    finding = Finding(
-        "repair.written",
-        "static",
-        "note",
-        said,
-        f"checked again: {again.headline}; can be served as trained by {served}",
-        data={"again": again.to_json(), "notes": list(corrected.notes), "left": list(corrected.left)},
-    )
-    return replace(verdict, findings=(*verdict.findings, finding))
-
-
-def _known(state: Progress) -> Known:
-    """What the search is sure of, for the repair."""
-    search = state.search
-    if search is None or not search.found or search.rivals:
-        return Known()
-    reading, kinds = search.reading, {kind for h in search.found for kind in h.kinds}
-    flags = {"norm_output": reading.norm_output, "norm_before_residual": reading.norm_before_residual}
-    return Known(
-        taps=reading.taps if kinds & {"taps.wrong", "taps.order"} else None,
-        rope_theta=reading.rope_theta if "rope.base" in kinds else None,
-        flags=flags if kinds & {"norm.output", "norm.residual"} else {},
-    )

@@ -93,6 +93,10 @@ class Search:
             result.reading = best.reading
             if rivals and result.doubted is None:
                 result.doubted, result.rivals = best, rivals
+        # A rival that was found besides is a second fault.
+        found = {h.name for h in result.found}
+        result.rivals = [h for h in result.rivals if h.name not in found]
+        result.doubted = result.doubted if result.rivals else None
         return result
 
     def _candidates(self, result: SearchResult, turn: int, taps_known: bool) -> list[Hypothesis]:

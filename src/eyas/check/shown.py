@@ -118,24 +118,16 @@ def slot_words(slot: int, row: Sequence[float], declared: Sequence[int]) -> str:
     return ", ".join(said)
 
 
-def mean_survival(survival: Survival) -> tuple[float, float | None]:
-    """(mean of survival_i over i, the mean that the expected accept length asks for): AL = 1 + Σ survival_i."""
-    steps = max(survival.num_steps, 1)
-    expected = None
-    if survival.expected is not None and math.isfinite(survival.expected):
-        expected = (survival.expected - 1) / steps
-    return sum(survival.measured) / steps, expected
-
-
 def accept_length_words(survival: Survival) -> str:
     """Accept length with interval, ceiling, and how it stands to what is expected."""
     low, high = survival.interval
     said = f"accept length {figure(survival.accept_length, 2)} ({figure(low, 2)} … {figure(high, 2)})"
     said += f" of at most {survival.num_steps + 1}"
-    if survival.expected is None or not math.isfinite(survival.expected):
+    expected = survival.expected_accept_length
+    if expected is None:
         return f"{said}; nothing says what to expect"
-    place = "below it" if high < survival.expected else "above it" if low > survival.expected else "as expected"
-    return f"{said}; expected {figure(survival.expected, 2)}: {place}"
+    place = "below it" if high < expected else "above it" if low > expected else "as expected"
+    return f"{said}; expected {figure(expected, 2)}: {place}"
 
 
 def fix_lines(fix: str) -> list[list[tuple[bool, str]]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -273,3 +273,18 @@ class Renderer:
         else:
             return
         raise EyasError("rendering.end-of-turn", cause, "take the eos_token_id and the answers from the same target")
+
+
+def default_rendering(tokenizer: PreTrainedTokenizerBase) -> Rendering:
+    """What the tokenizer's template does when it is told nothing: no system prompt, and thinking as it likes."""
+    thinking: Literal["none", "on", "off"] = "none"
+    if tokenizer.chat_template:
+        user = [{"role": "user", "content": _PROBE}]
+
+        def text(switch: dict[str, Any]) -> str:
+            return str(tokenizer.apply_chat_template(user, add_generation_prompt=True, tokenize=False, **switch))
+
+        on, off = (text({"enable_thinking": value, "thinking": value}) for value in (True, False))
+        if on != off:
+            thinking = "on" if text({}) == on else "off"
+    return Rendering(thinking=thinking, system_prompt="none", system_prompt_text=None)

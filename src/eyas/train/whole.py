@@ -16,6 +16,7 @@ from eyas.artifacts import hold_lock
 from eyas.contract import Contract, ContractFacts, ExpectedAcceptLength, Witness
 from eyas.corpus.features import FeatureSource
 from eyas.corpus.samples import Sample, SampleSet
+from eyas.corpus.witness import answer_greedily, check_sources, make_witness
 from eyas.dialects.engines import Engine
 from eyas.draft.checkpoint import load_draft, write_draft
 from eyas.draft.layout import engines_serving
@@ -33,7 +34,6 @@ from eyas.train.parallel import Parallel
 from eyas.train.progress import TrainProgress
 from eyas.train.run import Job, Ran, run_training
 from eyas.train.start import draft_config
-from eyas.train.witness import answer_greedily, check_sources, make_witness
 
 DRAFT = "draft"
 WITNESS_CONVERSATIONS = 6

@@ -21,11 +21,11 @@ from eyas.contract import (
     Witness,
 )
 from eyas.corpus.samples import LOSS_MASK_RULE, Sample, SampleFacts, SampleSet
+from eyas.corpus.witness import WitnessOptions, answer_greedily, make_witness
 from eyas.draft.checkpoint import draft_facts, read_draft, target_shape
 from eyas.draft.model import DraftModel
 from eyas.models.target import Target
 from eyas.testing import load_tiny_target, tiny_eos_ids, tiny_pair, tiny_prompts
-from eyas.train.witness import WitnessOptions, answer_greedily, make_witness
 
 SOURCE = DataSource(name="self-sampled", licence="Apache-2.0")
 RENDERING = Rendering(thinking="none", system_prompt="none", system_prompt_text=None)

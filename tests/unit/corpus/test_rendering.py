@@ -10,12 +10,13 @@ from transformers import AutoTokenizer
 
 from eyas.contract import Rendering
 from eyas.corpus.chats import Answer, Chat
-from eyas.corpus.rendering import Renderer
+from eyas.corpus.rendering import Renderer, default_rendering
 from eyas.engine.session import Session, eos_ids_of
 from eyas.errors import EyasError
 from eyas.testing import tiny_pair
 from support.chat_templates import CHATML, ENDS, LLAMA3, MISTRAL, QWEN3, R1, templated
 
+OFF_UNLESS_TOLD = "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking %}<think>{% endif %}"
 ASK = {"role": "user", "content": "Why is the sky blue?"}
 SAY = {"role": "assistant", "content": "Because of the air."}
 MORE = {"role": "user", "content": "And at night?"}
@@ -234,6 +235,15 @@ def test_arguments_that_are_no_json_are_refused(folder):
 
 
 # Thinking and system prompts
+
+
+@pytest.mark.parametrize(
+    ("template", "thinking"),
+    [(CHATML, "none"), (LLAMA3, "none"), (QWEN3, "on"), ("", "none"), (OFF_UNLESS_TOLD, "off")],
+)
+def test_what_a_template_does_when_told_nothing(folder, template, thinking):
+    tokenizer, _ = templated(folder, template)
+    assert default_rendering(tokenizer) == Rendering(thinking=thinking, system_prompt="none", system_prompt_text=None)
 
 
 @pytest.mark.parametrize(

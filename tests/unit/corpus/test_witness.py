@@ -22,6 +22,7 @@ from eyas.contract import (
     project,
 )
 from eyas.corpus.samples import LOSS_MASK_RULE, Sample, SampleFacts, SampleSet
+from eyas.corpus.witness import WitnessOptions, answer_greedily, check_sources, make_witness
 from eyas.draft.checkpoint import (
     CONTRACT,
     WITNESS,
@@ -41,7 +42,6 @@ from eyas.models.target import Target
 from eyas.speculate.propose import DraftProposer, Proposal
 from eyas.speculate.state import DecodeState
 from eyas.testing import load_tiny_draft, load_tiny_target, tiny_eos_ids, tiny_pair, tiny_prompts
-from eyas.train.witness import WitnessOptions, answer_greedily, check_sources, make_witness
 
 STEPS = 4
 SELF = DataSource(name="self-sampled", licence="Apache-2.0")

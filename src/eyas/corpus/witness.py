@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from eyas.config import SamplingSettings, SpeculativeSettings
+from eyas.config import SpeculativeSettings
 from eyas.contract import (
     Contract,
     ContractFacts,
@@ -28,7 +28,7 @@ from eyas.contract import (
 from eyas.corpus.samples import Sample, SampleSet
 from eyas.draft.checkpoint import draft_facts
 from eyas.draft.model import DraftModel
-from eyas.engine.engine import Engine
+from eyas.engine.greedy import greedy_answers
 from eyas.errors import EyasError
 from eyas.metrics import Round
 from eyas.models.reading import read_text
@@ -78,13 +78,9 @@ def answer_greedily(
     Answers without two tokens have no rounds and are left out.
     """
     prompts = [sample.tokens[: sample.answers[0][0]].tolist() for sample in samples]
-    slots = sum(len(prompt) + max_new_tokens + 1 for prompt in prompts) + 1
-    engine = Engine(target, None, eos_ids=eos_ids, num_slots=slots)
-    requests = [engine.submit(prompt, SamplingSettings(max_new_tokens=max_new_tokens)) for prompt in prompts]
-    engine.run()
     answered = []
-    for sample, prompt, request in zip(samples, prompts, requests, strict=True):
-        answer = list(request.answer)
+    answers = greedy_answers(target, prompts, eos_ids, max_new_tokens)
+    for sample, prompt, answer in zip(samples, prompts, answers, strict=True):
         if len(answer) > 1:
             tokens = np.array(prompt + answer, dtype=np.int32)
             answered.append(replace(sample, tokens=tokens, answers=((len(prompt), len(tokens)),), temperature=0.0))
