@@ -97,12 +97,12 @@ def verdict(console: Console, found: Verdict) -> None:
 
 def repaired(console: Console, found: Verdict) -> dict[str, Any] | None:
     """What the repair did, and what the second check of it says, which is returned; None where nothing was mended."""
-    notes = [one for one in found.findings if one.kind in ("repair.written", "repair.impossible")]
-    again = dict(notes[0].data["again"]) if notes and "again" in notes[0].data else None
+    written = [one.data for one in found.findings if one.kind == "repair.written" and one.data["notes"]]
     console.print()
-    if again is None:
-        _line(console, "Nothing could be mended without training.")
+    if not written:
+        _line(console, "Nothing was mended.")
         return None
+    again = dict(written[0]["again"])
     seconds = seconds_words(sum(again["seconds"].values()))
     _line(console, f"mended/ was checked again, in {seconds}: {again['headline']}")
     return again
