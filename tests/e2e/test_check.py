@@ -57,6 +57,7 @@ def test_a_healthy_draft_is_left_alone(name: str, tmp_path: Path) -> None:
     assert verdict.exit_code == 0
     assert verdict.survival is not None
     assert verdict.survival.accept_length > 1.5
+    assert ("last tap", "proven") in {(link.name, link.state) for link in verdict.links}
 
 
 def test_a_repaired_draft_has_a_contract_and_is_proven(tmp_path: Path) -> None:

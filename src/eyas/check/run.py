@@ -26,6 +26,7 @@ from eyas.check.replay import Replay, replay
 from eyas.check.search import PART, Search, SearchResult
 from eyas.check.static import StaticResult, check_static
 from eyas.check.tensors import expected_shapes
+from eyas.corpus.identity import check_identity
 from eyas.dialects.engines import Engine
 from eyas.dialects.flags import Resolution
 from eyas.draft.checkpoint import assemble, target_shape
@@ -217,6 +218,7 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
         state.skip("witness", "draft", why)
     with state.level("acceptance"):
         conversations = evidence.conversations(session, request.prompts, request.num_prompts)
+        state.links.append(_identity(target, conversations, static.config.taps if static.config else ()))
         texts = Text.read_all(target, conversations)
         rig = Rig(model, target, texts)
         assert request.target is not None
@@ -237,6 +239,14 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
     if request.endpoint is not None or request.observed is not None:
         with state.level("endpoint"):
             _endpoint(state, rig, conversations)
+
+
+def _identity(target: Target, conversations: Sequence[tuple[list[int], list[int]]], taps: Sequence[int]) -> Link:
+    """Whether what Eyas captures is what it is called. Raises ``features.…``, ``model.nonfinite``."""
+    prompt, answer = conversations[0]
+    seen = check_identity(target, [*prompt, *answer], taps)
+    said = f"head(norm(tap {target.num_layers})) is the target's own to {seen.error:.0e} nats"
+    return Link("last tap", "target", "proven", said)
 
 
 def _skip_server(state: Progress, why: str) -> None:
