@@ -14,8 +14,9 @@ from rich.console import Console
 from eyas import cli
 from eyas.check.findings import Verdict
 from eyas.demo import story as story_module
-from eyas.demo.story import How, Story, run_story
+from eyas.demo.story import How, Story, packaged_story, run_story
 from eyas.draft.checkpoint import load_draft
+from eyas.engine.session import builtin_draft_folder
 from eyas.testing import load_tiny_target, tiny_pair
 
 pytestmark = pytest.mark.slow
@@ -128,3 +129,15 @@ def test_the_story_has_its_own_draft(run: Run) -> None:
     code, _, err = run("demo", "--story", "--draft", str(DRAFT))
     assert code == 2
     assert "[flags.contradiction]" in err
+
+
+def test_the_packaged_draft_of_the_story_says_what_it_was_trained_on() -> None:
+    """It brings contract and card: what the story takes away from it."""
+    story = packaged_story(TARGET, "builtin:smollm2-135m")
+    contract = json.loads((story.trained / "contract.json").read_text())
+    shipped = builtin_draft_folder("builtin:smollm2-135m")
+    assert shipped is not None
+    assert tuple(contract["taps"]) != story.served
+    assert contract["taps"] == [0, 3, 15]
+    assert contract["target"] == json.loads((shipped / "contract.json").read_text())["target"]
+    assert (story.trained / "README.md").is_file()
