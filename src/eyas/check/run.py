@@ -205,7 +205,9 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
     def more() -> list[Text]:
         return evidence.further(session, request.prompts, request.num_prompts)
 
-    if static.witness is not None and static.contract is not None and not static.faults:
+    # What an engine cannot do leaves the files whole.
+    faults = [finding for finding in static.faults if finding.kind != "engine.limit"]
+    if static.witness is not None and static.contract is not None and not faults:
         with state.level("draft"):
             state.replay = replay(static.witness, target, model)
         state.links += state.replay.links

@@ -25,6 +25,7 @@ from eyas.errors import EyasError
 from eyas.models.config import read_config
 from eyas.models.strict import check_tensors
 from eyas.models.weights.safetensors import (
+    INDEX,
     SINGLE,
     Checkpoint,
     TensorInfo,
@@ -163,10 +164,17 @@ def check_finite(name: str, value: Tensor) -> None:
 def write_stored(
     folder: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor], files: Mapping[str, bytes]
 ) -> None:
-    """Write config.json, the tensors by the names given (CPU), and further files by name, into an empty folder."""
+    """Write config.json, the tensors by the names given (CPU), and further files by name, into an empty folder.
+
+    Beside another .safetensors (the witness) an index names the weights' file: engines load every one that they find.
+    """
     kinds = {torch.int64: "I64", torch.bool: "BOOL", **{dtype: name for dtype, (name, _) in DTYPES.items()}}
     specs = {name: (kinds[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
     write_safetensors(folder / SINGLE, specs, tensors.items())
+    if any(name.endswith(".safetensors") for name in files):
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": dict.fromkeys(sorted(tensors), SINGLE)}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     for name, data in {**files, "config.json": text.encode()}.items():
         assert name == Path(name).name, name

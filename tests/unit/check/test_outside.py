@@ -17,7 +17,7 @@ from eyas.check.hypotheses import single_changes
 from eyas.check.measure import Rig, accepted_counts
 from eyas.check.outside import Asked, judge_server
 from eyas.check.readings import Reading, arrange, declared
-from eyas.check.run import CheckRequest, run_check
+from eyas.check.run import CheckRequest, Progress, _run_levels, run_check
 from eyas.check.ways import DECLARED, ways_of
 from eyas.dialects.counters import Counts, total_of
 from eyas.dialects.flags import Resolution
@@ -192,3 +192,18 @@ def test_a_server_that_nothing_explains_leaves_the_verdict_open() -> None:
     )
     verdict = conclude(state)
     assert (verdict.answer, verdict.exit_code, verdict.headline) == ("undecided", 3, finding.said)
+
+
+def test_what_an_engine_cannot_do_leaves_the_witness_to_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReplayedError(Exception):
+        pass
+
+    def replayed(*_: object) -> None:
+        raise ReplayedError
+
+    monkeypatch.setattr("eyas.check.run.replay", replayed)
+    limit = Finding("engine.limit", "static", "fault", "sglang cannot capture tap 0")
+    static = SimpleNamespace(witness=object(), contract=object(), faults=[limit], folder=Path("d"), config=None)
+    state = Progress(CheckRequest(draft=Path("d"), target=None), lambda _: None, static=static)  # type: ignore[arg-type]
+    with pytest.raises(ReplayedError):
+        _run_levels(state, SimpleNamespace(target=TARGET), DRAFT)  # type: ignore[arg-type]

@@ -14,9 +14,11 @@ from transformers import AutoConfig
 from eyas.dialects.checkpoint import captured_by
 from eyas.dialects.engines import Engine
 from eyas.draft.checkpoint import load_draft, read_draft
+from eyas.draft.stored import write_stored
 from eyas.errors import EyasError
 from eyas.kernels import Part, Rows
 from eyas.models.llama import LlamaTarget
+from eyas.models.weights.safetensors import INDEX, SINGLE, open_checkpoint
 
 from .conftest import KEPT, LLAMA, SGLANG, VLLM, VOCABULARY, MakeDraft, code_of, edit_config, edit_tensors, write
 
@@ -186,3 +188,16 @@ def test_rotary_angles_reach_as_far_as_the_target(make_draft: MakeDraft, target:
     draft = read_draft(write(tmp_path / "d", make_draft(max_position_embeddings=64)), target)
     assert draft.config.max_position_embeddings == 64
     assert len(draft.rotary.cos) == target.max_positions == 128
+
+
+def test_an_index_keeps_engines_from_loading_the_witness(tmp_path: Path) -> None:
+    """vLLM loads every .safetensors in a folder without one, and fails at the witness's first tensor."""
+    tensors, alone, beside = {"fc.weight": torch.ones(2, 3), "d2t": torch.arange(2)}, tmp_path / "a", tmp_path / "b"
+    for folder, files in ((alone, {"contract.json": b"{}"}), (beside, {"witness.safetensors": b""})):
+        folder.mkdir()
+        write_stored(folder, {}, tensors, files)
+    assert not (alone / INDEX).exists()
+    index = json.loads((beside / INDEX).read_text())
+    assert index["weight_map"] == {"fc.weight": SINGLE, "d2t": SINGLE}
+    assert index["metadata"]["total_size"] == 2 * 3 * 4 + 2 * 8
+    assert open_checkpoint(beside).infos.keys() == tensors.keys()
