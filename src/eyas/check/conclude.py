@@ -64,26 +64,38 @@ def _explained(search: SearchResult) -> list[Finding]:
         kind = h.kinds[0]
         evidence = f"{gain:+.3f} nats a position, z {z:.1f}, over what the files declare"
         data = {"reading": h.name, "taps": list(h.reading.taps), "gain": gain, "z": z}
-        said = f"{KINDS[kind].title}: {h.name}"
-        weight: Weight = "warning" if h is search.doubted else "fault"
+        if h is search.doubted:
+            data["as_good"] = [list(rival.reading.taps) for rival in search.rivals]
+        said = f"{KINDS[kind].title}: {_named(h, search)}"
+        weight: Weight = "warning" if h is search.doubted and search.undecided else "fault"
         findings.append(Finding(kind, "features", weight, said, evidence, KINDS[kind].fix, data))
     return findings
+
+
+def _named(h: Hypothesis, search: SearchResult) -> str:
+    """The hypothesis, with the taps that would do as well."""
+    if h is not search.doubted or search.undecided:
+        return h.name
+    readings = [h.reading.taps, *(rival.reading.taps for rival in search.rivals)]
+    slots = [sorted({taps[j] for taps in readings}) for j in range(len(h.reading.taps))]
+    open_slots = [f"{' or '.join(map(str, taps))} in slot {j + 1}" for j, taps in enumerate(slots) if len(taps) > 1]
+    return f"{h.name}, as far as can be told: {', '.join(open_slots)} explain{'s' * (len(open_slots) == 1)} it as well"
 
 
 def _link(search: SearchResult) -> Link:
     if not search.found:
         return Link("hypotheses", "features", "sound", f"none of {len(search.ranking)} others is better")
-    state: State = "unknown" if search.rivals else "broken"
-    return Link("hypotheses", "features", state, "; ".join(h.name for h in search.found))
+    state: State = "unknown" if search.undecided else "broken"
+    return Link("hypotheses", "features", state, "; ".join(_named(h, search) for h in search.found))
 
 
 def _answer(state: Found, faults: Sequence[Finding], rivals: Sequence[Hypothesis]) -> tuple[Answer, str]:
     search, survival = state.search, state.survival
-    if search is not None and search.found and not rivals:
-        names = [h.name for h in search.found]
+    if search is not None and search.found and not search.undecided:
+        names = [_named(h, search) for h in search.found]
         names += [f.said for f in faults if f.level != "features"]
         return "fault", f"the fault is: {names[0]}" if len(names) == 1 else f"the faults are: {'; '.join(names)}"
-    if search is not None and rivals:
+    if search is not None and search.undecided:
         assert search.doubted is not None
         between = f"either {search.doubted.name}, or {' or '.join(h.name for h in rivals)}"
         return "undecided", "; besides, ".join((between, *(f.said for f in faults)))

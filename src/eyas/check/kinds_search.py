@@ -29,6 +29,20 @@ SEARCH_KINDS: dict[str, Kind] = {
         _SEARCH,
         "Retrain on taps that are taken before any norm: `eyas capture` proves them before it stores them.",
     ),
+    "features.rotated": Kind(
+        "The served target's states are the original's, turned",
+        "Accept length close to 1.0 after the target was quantised; its text is right.",
+        "Quantisation methods turn the residual stream by an orthogonal matrix, so that no value stands out.",
+        "features: with --original-target the embeddings differ by a rotation, and the draft turned along is right.",
+        f"{_FIX} with --original-target turns fc and attention along.",
+    ),
+    "target.changed": Kind(
+        "The target was changed after the draft was trained",
+        "Accept length lower than with the original target, on every prompt set.",
+        "The target was fine-tuned, merged or quantised afterwards: the states and the text are others.",
+        "features: with --original-target the draft accepts plainly more beside the original.",
+        "`eyas regen` and `eyas train --draft DRAFT` with the served target: a warm start needs little data.",
+    ),
     "norm.output": Kind(
         "norm_output is not what the draft was trained with",
         "The first position is right, later ones are accepted half as often.",

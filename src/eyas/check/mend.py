@@ -27,7 +27,8 @@ class Known:
     """What is known of the draft besides its files: from a hypothesis that was proven, or from its trainer.
 
     ``taps``: those trained on, in the order of fc's column blocks · ``rope_theta`` · ``flags``: norms by name ·
-    ``offsets``: d2t · ``embedding``, ``head``: the target's [V, H] · ``head_is_targets``: complete a missing reduced
+    ``offsets``: d2t · ``rotation`` [H, H]: the served target's states are those trained on, times it ·
+    ``embedding``, ``head``: the target's [V, H] · ``head_is_targets``: complete a missing reduced
     head by the target's rows, which is right only if it was trained so.
     """
 
@@ -35,6 +36,7 @@ class Known:
     rope_theta: float | None = None
     flags: Mapping[str, bool] = field(default_factory=dict)
     offsets: Tensor | None = None
+    rotation: Tensor | None = None
     embedding: Tensor | None = None
     head: Tensor | None = None
     head_is_targets: bool = False
@@ -129,6 +131,30 @@ def with_rope(parts: Parts, theta: float) -> Parts:
         return parts
     notes = (*parts.notes, f"RoPE base {parts.config.rope_theta:g} changed to {theta:g}")
     return Parts(parts.config.model_copy(update={"rope_theta": float(theta)}), parts.tensors, notes)
+
+
+def with_rotation(parts: Parts, rotation: Tensor) -> Parts:
+    """A draft for states f · rotation that was trained on f. Norm weights go into the matrices behind them, because a
+    norm without weights does not mind a rotation.
+    """
+    config, tensors = parts.config, dict(parts.tensors)
+    count, width = len(config.taps), config.target_hidden_size
+    feature = torch.ones(count * width)
+    for i in range(count if config.fc_norm else 0):
+        feature[i * width : (i + 1) * width] = tensors[f"fc_norm.{i}.weight"].float()
+        tensors[f"fc_norm.{i}.weight"] = torch.ones_like(tensors[f"fc_norm.{i}.weight"])
+    if config.norm_before_fc:
+        feature = feature * tensors["input_norm.weight"].float()
+        tensors["input_norm.weight"] = torch.ones_like(tensors["input_norm.weight"])
+    blocks = (tensors["fc.weight"].float() * feature).split(width, 1)
+    tensors["fc.weight"] = torch.cat([block @ rotation for block in blocks], 1)
+    if not config.own_embedding:  # the target's, which is turned as well
+        norm = tensors["midlayer.input_layernorm.weight"]
+        for name in (f"midlayer.self_attn.{x}_proj.weight" for x in "qkv"):
+            embedded, hidden = tensors[name].float().chunk(2, 1)
+            tensors[name] = torch.cat([embedded * norm.float() @ rotation, hidden], 1)
+        tensors["midlayer.input_layernorm.weight"] = torch.ones_like(norm)
+    return Parts(config, tensors, (*parts.notes, "fc and attention turned with the target's states"))
 
 
 def with_norms(parts: Parts, flags: Mapping[str, bool]) -> Parts:

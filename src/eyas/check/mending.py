@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from eyas.check.findings import Finding, Verdict
 from eyas.check.forced import Text
+from eyas.check.meant import model_of
 from eyas.check.measure import Rig
-from eyas.check.mend import Known
+from eyas.check.mend import Known, Parts
 from eyas.check.promise import PROMPT_SET, measured_contract, measured_witness
 from eyas.check.readings import map_of
 from eyas.check.repair import Corrected, repair, write_repaired
@@ -20,7 +20,7 @@ from eyas.check.search import SearchResult
 from eyas.check.static import StaticResult
 from eyas.contract import Contract, ContractFacts, Witness, enforce
 from eyas.dialects.engines import Engine
-from eyas.draft.checkpoint import assemble, config_facts
+from eyas.draft.checkpoint import config_facts
 from eyas.draft.names import OFFSETS
 from eyas.engine.session import Session
 from eyas.errors import EyasError
@@ -54,13 +54,14 @@ class Mending:
     num_steps: int
     static: StaticResult
     search: SearchResult | None
+    rotation: Tensor | None
     ground: Ground | None
 
 
 def mend(mending: Mending, verdict: Verdict, check_again: Callable[[Path], Verdict]) -> Verdict:
     """The verdict with what was written and what a second check says of it, or why nothing was written."""
     try:
-        told = known(mending.search, mending.static.tensors.get(OFFSETS))
+        told = replace(known(mending.search, mending.static.tensors.get(OFFSETS)), rotation=mending.rotation)
         corrected = repair(mending.static, told, mending.engines or None)
         corrected = replace(corrected, left=(*corrected.left, *unmended(mending.search)))
         contract, witness = _promise(mending, corrected)
@@ -86,7 +87,7 @@ def mend(mending: Mending, verdict: Verdict, check_again: Callable[[Path], Verdi
 
 def known(search: SearchResult | None, d2t: Tensor | None) -> Known:
     """What the search is sure of, for the repair. ``d2t``: as stored."""
-    if search is None or not search.found or search.rivals:
+    if search is None or not search.found or search.undecided:
         return Known()
     reading, kinds = search.reading, {kind for h in search.found for kind in h.kinds}
     flags = {"norm_output": reading.norm_output, "norm_before_residual": reading.norm_before_residual}
@@ -108,10 +109,10 @@ def _promise(mending: Mending, corrected: Corrected) -> tuple[Contract | None, W
     own, ground = mending.static.contract, mending.ground
     if own is not None and _keeps(own, corrected):
         return own, None
-    if ground is None or corrected.left or (mending.search is not None and mending.search.rivals):
+    if ground is None or corrected.left or (mending.search is not None and mending.search.undecided):
         return None, None
     target = ground.session.target
-    model = assemble(corrected.config, dict(corrected.tensors), target, "eager", torch.float32)
+    model = model_of(Parts(corrected.config, corrected.tensors), target)
     name = PROMPT_SET if ground.prompts is None else ground.prompts.stem
     rig = Rig(model, target, ground.texts)
     contract = measured_contract(ground.session, ground.folder, rig, mending.num_steps, name)

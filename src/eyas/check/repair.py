@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from eyas.artifacts import MANIFEST, build_folder, read_manifest
-from eyas.check.mend import Known, Parts, completed, is_map, with_map, with_norms, with_rope, with_taps
+from eyas.check.mend import Known, Parts, completed, is_map, with_map, with_norms, with_rope, with_rotation, with_taps
 from eyas.check.static import StaticResult
 from eyas.check.tensors import expected_shapes
 from eyas.contract import Contract, ContractFacts, TargetSizes, Witness, enforce
@@ -71,6 +71,7 @@ def repair(result: StaticResult, known: Known | None = None, engines: Sequence[E
     parts = Parts(result.config, dict(result.tensors), _notes(result))
     parts = completed(parts, known)
     parts = with_map(parts, result.offsets if known.offsets is None else known.offsets)
+    parts = parts if known.rotation is None else with_rotation(parts, known.rotation)
     parts = with_norms(parts, known.flags)
     parts = parts if known.rope_theta is None else with_rope(parts, known.rope_theta)
     parts = with_taps(parts, taps)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
 from eyas.check import evidence
 from eyas.check.acceptance import compared_with_engine, survival_of
@@ -17,21 +17,20 @@ from eyas.check.findings import Finding, Level, Link, Ranked, State, Survival, V
 from eyas.check.flags import check_flags
 from eyas.check.forced import Text
 from eyas.check.held import TargetTensors
+from eyas.check.meant import meant_parts, model_of
 from eyas.check.measure import Rig
-from eyas.check.mend import Known, Parts, completed, with_map
+from eyas.check.mend import Parts, with_rotation
 from eyas.check.mending import Ground, Mending, mend
+from eyas.check.original import against_original, refuse_other_shape
 from eyas.check.outside import Asked, judge_server, look
 from eyas.check.readings import declared
 from eyas.check.replay import Replay, replay
 from eyas.check.search import PART, Search, SearchResult
 from eyas.check.static import StaticResult, check_static
-from eyas.check.tensors import expected_shapes
 from eyas.corpus.identity import check_identity
 from eyas.dialects.engines import Engine
 from eyas.dialects.flags import Resolution
-from eyas.draft.checkpoint import assemble, target_shape
-from eyas.draft.model import DraftModel
-from eyas.draft.names import HEAD, OFFSETS
+from eyas.draft.checkpoint import target_shape
 from eyas.engine.session import Session, open_session
 from eyas.models.target import Target
 
@@ -43,12 +42,14 @@ UNREADABLE = frozenset(
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What is to be checked. ``flags``: a launch command or its speculative part; ``engines``: those that are to serve
+    """What is to be checked. ``original``: the target that ``target`` was made from, which the draft was trained for ·
+    ``flags``: a launch command or its speculative part; ``engines``: those that are to serve
     it; ``endpoint``, ``observed``: a running server, or a file of what it said; ``fix``: where a repaired draft goes.
     """
 
     draft: Path
     target: Path | None
+    original: Path | None = None
     prompts: Path | None = None
     flags: str | None = None
     engines: tuple[Engine, ...] = ()
@@ -76,6 +77,7 @@ class Progress:
     search: SearchResult | None = None
     survival: Survival | None = None
     ground: Ground | None = None
+    rotation: Tensor | None = None
     ceiling: int | None = None
     runs: Resolution | None = None
     outside: list[Ranked] = field(default_factory=list)
@@ -107,7 +109,9 @@ def run_check(request: CheckRequest, note: Callable[[str], None] = lambda _: Non
 
     def check_again(folder: Path) -> Verdict:
         # What runs, and how, is about the draft as it was.
-        return run_check(replace(request, draft=folder, fix=None, flags=None, endpoint=None, observed=None), note)
+        return run_check(
+            replace(request, draft=folder, original=None, fix=None, flags=None, endpoint=None, observed=None), note
+        )
 
     mending = Mending(
         source=request.draft,
@@ -116,6 +120,7 @@ def run_check(request: CheckRequest, note: Callable[[str], None] = lambda _: Non
         num_steps=request.num_steps,
         static=state.static,
         search=state.search,
+        rotation=state.rotation,
         ground=state.ground,
     )
     return mend(mending, verdict, check_again)
@@ -134,12 +139,12 @@ def _run(state: Progress) -> None:
     if session is None:
         state.skip("target", "target", "no --target: only the files were checked")
         return
-    model = _model(state, session.target)
-    if model is None:
+    parts = meant_parts(state.static, session.target) if state.static else None
+    if parts is None:
         state.skip("draft", "draft", "the files do not make a whole draft")
         _skip_server(state, "there is no whole draft to compare it with")
         return
-    _run_levels(state, session, model)
+    _run_levels(state, session, parts)
 
 
 def _static(state: Progress, target: Target | None) -> None:
@@ -176,31 +181,10 @@ def _flags(state: Progress, architecture: str | None) -> None:
     state.links.append(Link("flags", "flags", "broken" if broken else "proven", said))
 
 
-def _model(state: Progress, target: Target) -> DraftModel | None:
-    """The draft as its files mean it, with what the static level can mend mended; None where too little is there."""
-    static = state.static
-    assert static is not None
-    if static.config is None or static.config.vocab_size != target.vocab_size:
-        return None
-    known = Known(embedding=target.embedding(), head=target.head())
-    parts = with_map(completed(Parts(static.config, dict(static.tensors)), known), static.offsets)
-    tensors, config = dict(parts.tensors), parts.config
-    if static.document.get("draft_vocab_size", 0) is None:
-        tensors.setdefault(HEAD, target.head())
-    expected = expected_shapes(config, shared=False)
-    if any(name not in tensors or tuple(tensors[name].shape) != tuple(shape) for name, shape in expected.items()):
-        return None
-    d2t = tensors.get(OFFSETS)
-    if d2t is not None and (d2t.shape != (config.draft_vocab_size,) or d2t.is_floating_point()):
-        return None
-    if any(not bool(tensor.float().isfinite().all()) for tensor in tensors.values()):
-        return None
-    return assemble(config, tensors, target, "eager", torch.float32)
-
-
-def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
+def _run_levels(state: Progress, session: Session, parts: Parts) -> None:
     static, target, request = state.static, session.target, state.request
     assert static is not None
+    model = model_of(parts, target)
 
     def more() -> list[Text]:
         return evidence.further(session, request.prompts, request.num_prompts)
@@ -229,6 +213,10 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
         state.survival = survival_of(predicted, static.contract, request.num_steps)
         if state.replay is not None and not state.replay.broken:
             state.links.append(compared_with_engine(session, rig, conversations[:PART], request.num_steps))
+    if request.original is not None:
+        with state.level("features"):
+            parts = _original(state, request.original, parts, rig)
+            model = model_of(parts, target)
     lost = [f for f in static.faults if f.kind in UNREADABLE and not f.data.get("recoverable")]
     hopeless = sorted({f.kind for f in lost})
     if hopeless:
@@ -241,6 +229,21 @@ def _run_levels(state: Progress, session: Session, model: DraftModel) -> None:
     if request.endpoint is not None or request.observed is not None:
         with state.level("endpoint"):
             _endpoint(state, rig, conversations)
+
+
+def _original(state: Progress, folder: Path, parts: Parts, rig: Rig) -> Parts:
+    """The draft as it must be for the served target, if that is its original one turned."""
+    request = state.request
+    session = open_session(folder, None, request.dtype, request.backend, request.device)
+    refuse_other_shape(session.target, rig.target)
+    said = evidence.conversations(session, request.prompts, request.num_prompts)
+    found = against_original(parts, rig, session.target, Text.read_all(session.target, said), request.num_steps)
+    state.findings += found.findings
+    state.rotation = found.rotation
+    whole: State = "broken" if found.findings else "sound"
+    words = found.findings[0].said if found.findings else "the draft does no better with it"
+    state.links.append(Link("original target", "features", whole, words))
+    return parts if found.rotation is None else with_rotation(parts, found.rotation)
 
 
 def _identity(target: Target, conversations: Sequence[tuple[list[int], list[int]]], taps: Sequence[int]) -> Link:
@@ -260,7 +263,7 @@ def _endpoint(state: Progress, rig: Rig, conversations: Sequence[tuple[list[int]
     request, answers = state.request, [answer for _, answer in conversations]
     longest = max(len(answer) for answer in answers)
     seen = look(request.endpoint, request.observed, [prompt for prompt, _ in conversations], longest)
-    trained = state.search.reading if state.search and not state.search.rivals else None
+    trained = state.search.reading if state.search and not state.search.undecided else None
     asked = Asked(request.num_steps, state.runs, state.ceiling, trained)
     findings, link, state.outside = judge_server(seen, rig, answers, asked)
     state.findings += findings

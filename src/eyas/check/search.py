@@ -63,6 +63,11 @@ class SearchResult:
     ranking: list[Ranked] = field(default_factory=list)
     taps: TapSearch | None = None
 
+    @property
+    def undecided(self) -> bool:
+        """Whether it is open which kind of fault it is. Which of several taps that do as well is not."""
+        return self.doubted is not None and any(h.kinds != self.doubted.kinds for h in self.rivals)
+
 
 class Search:
     """One draft, its texts, and where more of them come from."""

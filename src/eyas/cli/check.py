@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from eyas.cli.options import BUILTIN, BackendOption, Dtype, Json, Threads, with_
 from eyas.config import DEFAULT_STEPS
 from eyas.errors import EyasError
 
+if TYPE_CHECKING:
+    from eyas.check.findings import Verdict
+
 MAX_COMMAND_BYTES = 1 << 16
 
 
@@ -25,6 +28,10 @@ OfTarget = Annotated[
     typer.Option(
         "--target", help="builtin:…, a hub id, a model folder or a GGUF file; the built-in model if the draft is its."
     ),
+]
+OfOriginal = Annotated[
+    str | None,
+    typer.Option("--original-target", help="The target that it was trained for, if the served one was made from that."),
 ]
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="A file of prompts to measure on.")]
 Flags = Annotated[
@@ -54,6 +61,7 @@ StepsToMeasure = Annotated[
 def check(
     draft: DraftFolder,
     target: OfTarget = None,
+    original_target: OfOriginal = None,
     prompts: Prompts = None,
     flags: Flags = None,
     launch_command: LaunchCommand = None,
@@ -71,9 +79,6 @@ def check(
     """Prove a draft, or name what is wrong with it: exit status 0 proven or no fault, 1 fault, 3 undecided."""
     import torch
 
-    from eyas.artifacts import atomic_write
-    from eyas.check.html import to_html
-    from eyas.check.report import render
     from eyas.check.run import CheckRequest, run_check
     from eyas.dialects.engines import Engine
 
@@ -87,7 +92,13 @@ def check(
         torch.set_num_threads(threads)
     request = CheckRequest(
         draft=folder,
-        target=_target_folder(target, folder, _outside(endpoint, observed), quiet=as_json),
+        target=_target_folder(
+            target,
+            folder,
+            _outside(endpoint, observed) or ("--original-target" if original_target else None),
+            quiet=as_json,
+        ),
+        original=None if original_target is None else _target_folder(original_target, folder, None, quiet=as_json),
         prompts=None if prompts is None else _file(prompts, "--prompts"),
         flags=flags if launch_command is None else _command(launch_command),
         engines=tuple(Engine.parse(name) for name in engine or ()),
@@ -100,15 +111,23 @@ def check(
     )
     with Console(stderr=True, quiet=as_json).status("checking") as status:
         verdict = run_check(request, _noting(status.update))
+    _show(verdict, html, console, as_json)
+    raise typer.Exit(verdict.exit_code)
+
+
+def _show(verdict: Verdict, html: Path | None, console: Console, as_json: bool) -> None:
+    from eyas.artifacts import atomic_write
+    from eyas.check.html import to_html
+    from eyas.check.report import render
+
     if html is not None:
         atomic_write(html, to_html(verdict))
     if as_json:
         print(json.dumps(verdict.to_json()))
-    else:
-        render(verdict, console)
-        if html is not None:
-            console.print(f"report → {html}", markup=False, soft_wrap=True)
-    raise typer.Exit(verdict.exit_code)
+        return
+    render(verdict, console)
+    if html is not None:
+        console.print(f"report → {html}", markup=False, soft_wrap=True)
 
 
 def _noting(update: Callable[[str], None]) -> Callable[[str], None]:

@@ -125,16 +125,17 @@ def outcome(planted: Planted, verdict: Verdict) -> Outcome:
         return "false alarm" if strangers else "clear"
     if strangers:
         return "wrong"
+    if verdict.answer == "undecided" or verdict.between:
+        return "undecided"
     named = {f.kind for f in verdict.findings if f.weight != "note" and _as_told(planted, f)}
     found = [bool(kinds & named) for kinds in planted.expected]
-    if verdict.answer == "undecided":
-        return "undecided"
     return "exact" if all(found) else "part" if any(found) else "missed"
 
 
 def _as_told(planted: Planted, finding: Finding) -> bool:
-    told = planted.told.get(finding.kind, {})
-    return all(finding.data.get(key) == value for key, value in told.items())
+    """Right, or open between what is right and others."""
+    told, others = planted.told.get(finding.kind, {}), finding.data.get("as_good") or ()
+    return all(finding.data.get(key) == value or value in others for key, value in told.items())
 
 
 def foreign(folder: Path) -> None:

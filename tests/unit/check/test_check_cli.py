@@ -86,7 +86,7 @@ def test_programs_get_one_document(stub: Stub) -> None:
 def test_what_is_not_given_has_its_default(stub: Stub) -> None:
     check(DRAFT, "--target", TARGET)
     (asked,) = stub.asked
-    nothing = dict.fromkeys(("prompts", "flags", "endpoint", "observed", "fix"))
+    nothing = dict.fromkeys(("original", "prompts", "flags", "endpoint", "observed", "fix"))
     rest = {"engines": (), "num_steps": 3, "dtype": "fp32", "backend": "auto"}
     assert vars(asked) == {"draft": Path(DRAFT), "target": Path(TARGET), **nothing, **rest}
 

@@ -202,6 +202,7 @@ def test_what_an_engine_cannot_do_leaves_the_witness_to_be_replayed(monkeypatch:
         raise ReplayedError
 
     monkeypatch.setattr("eyas.check.run.replay", replayed)
+    monkeypatch.setattr("eyas.check.run.model_of", lambda *_: DRAFT)
     limit = Finding("engine.limit", "static", "fault", "sglang cannot capture tap 0")
     static = SimpleNamespace(witness=object(), contract=object(), faults=[limit], folder=Path("d"), config=None)
     state = Progress(CheckRequest(draft=Path("d"), target=None), lambda _: None, static=static)  # type: ignore[arg-type]
