@@ -22,8 +22,9 @@ from eyas.check.endpoint_read import Observation, observe
 from eyas.check.evidence import answered, packaged_prompts
 from eyas.check.findings import Finding, Link
 from eyas.check.forced import Text
+from eyas.check.hypotheses import DECLARED
 from eyas.check.measure import Rig
-from eyas.check.outside import DECLARED, Asked, judge_server
+from eyas.check.outside import Asked, judge_server
 from eyas.cli import app
 from eyas.dialects.checkpoint import EAGLE_KEY, IDS_KEY, Runner, read_by
 from eyas.dialects.engines import Engine

@@ -10,7 +10,7 @@ from eyas.check.catalogue import KINDS
 from eyas.check.findings import Answer, Finding, Link, Ranked, State, Survival, Verdict, Weight
 from eyas.check.hypotheses import Hypothesis
 from eyas.check.replay import Replay
-from eyas.check.search import SearchResult
+from eyas.check.search import SURE, SearchResult
 from eyas.check.static import StaticResult
 
 POOR_FIRST = 0.5
@@ -69,6 +69,12 @@ def _explained(search: SearchResult) -> list[Finding]:
         said = f"{KINDS[kind].title}: {_named(h, search)}"
         weight: Weight = "warning" if h is search.doubted and search.undecided else "fault"
         findings.append(Finding(kind, "features", weight, said, evidence, KINDS[kind].fix, data))
+    if search.doubted is not None and search.doubted not in search.found:
+        kind = search.doubted.kinds[0]
+        said = f"{KINDS[kind].title}, perhaps: {search.doubted.name}"
+        z = next(one.z for one in search.ranking if one.name == search.doubted.name)
+        evidence = f"better than what the files declare by {z:.1f} standard errors, where {SURE:g} would be sure"
+        findings.append(Finding(kind, "features", "warning", said, evidence, KINDS[kind].fix))
     return findings
 
 
@@ -83,6 +89,9 @@ def _named(h: Hypothesis, search: SearchResult) -> str:
 
 
 def _link(search: SearchResult) -> Link:
+    if search.doubted is not None and not search.found:
+        said = f"{search.doubted.name}, or {search.rivals[0].name}"
+        return Link("hypotheses", "features", "unknown", said)
     if not search.found:
         return Link("hypotheses", "features", "sound", f"none of {len(search.ranking)} others is better")
     state: State = "unknown" if search.undecided else "broken"
@@ -93,16 +102,17 @@ def _answer(state: Found, faults: Sequence[Finding], rivals: Sequence[Hypothesis
     search, survival = state.search, state.survival
     if search is not None and search.found and not search.undecided:
         names = [_named(h, search) for h in search.found]
-        names += [f.said for f in faults if f.level != "features"]
+        names += [f.said for f in faults if "reading" not in f.data]
         return "fault", f"the fault is: {names[0]}" if len(names) == 1 else f"the faults are: {'; '.join(names)}"
-    if search is not None and search.undecided:
-        assert search.doubted is not None
-        between = f"either {search.doubted.name}, or {' or '.join(h.name for h in rivals)}"
-        return "undecided", "; besides, ".join((between, *(f.said for f in faults)))
+    either = ""
+    if search is not None and search.doubted is not None and search.undecided:
+        either = f"either {search.doubted.name}, or {' or '.join(h.name for h in rivals)}"
+        if not faults:
+            return "undecided", either
     if faults:
-        if len(faults) == 1:
-            return "fault", f"the fault is: {faults[0].said}"
-        return "fault", f"the faults are: {'; '.join(f.said for f in faults)}"
+        said = "; ".join(f.said for f in faults)
+        besides = f"; besides, {either}" if either else ""
+        return "fault", f"the fault{' is' if len(faults) == 1 else 's are'}: {said}{besides}"
     if unexplained := [f.said for f in state.findings if f.kind == "endpoint.unexplained"]:
         return "undecided", unexplained[0]
     if state.replay is not None and not state.replay.broken:

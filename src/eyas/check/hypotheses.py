@@ -11,6 +11,7 @@ from eyas.contract import default_taps
 from eyas.draft.config import DraftConfig
 from eyas.errors import EyasError
 
+DECLARED = "as the files declare"
 ROPE_BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0, 5_000_000.0)
 
 

@@ -12,9 +12,10 @@ from eyas.check.endpoint import Fit, Histogram, fit, fit_finding, judge, other_t
 from eyas.check.endpoint_read import Observation, observe, read_observation
 from eyas.check.findings import Finding, Link, Ranked, State
 from eyas.check.forced import Text
+from eyas.check.hypotheses import DECLARED
 from eyas.check.measure import Rig, accepted_counts
 from eyas.check.readings import Reading, arrange, declared
-from eyas.check.ways import DECLARED, Way, ways_of
+from eyas.check.ways import Way, ways_of
 from eyas.dialects.counters import Counts, bad_metrics
 from eyas.dialects.flags import Resolution
 from eyas.metrics import Round

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from eyas.check.findings import Ranked
 from eyas.check.forced import Text
-from eyas.check.hypotheses import Hypothesis, other_taps, single_changes
+from eyas.check.hypotheses import DECLARED, Hypothesis, other_taps, single_changes
 from eyas.check.measure import Difference, Measure, Rig, compare
 from eyas.check.readings import Reading
 from eyas.check.tapsearch import TapSearch, search_taps
@@ -23,6 +23,8 @@ SURE = 4.0
 conversations, so that 2 would be reached by chance. Judged, not calibrated."""
 NEARLY = 2.0
 """z from which more text is read before a hypothesis is given up."""
+PERHAPS = 2.5
+"""z from which a hypothesis that is not sure on all there is to read leaves the verdict open."""
 APART = 2.5
 """z from which the best hypothesis is better than another one that is also sure."""
 LEAST_GAIN = 0.004
@@ -51,7 +53,8 @@ More = Callable[[], Sequence[Text]]
 @dataclass
 class SearchResult:
     """``found``: the faults' hypotheses, one after the other; ``gains``: of each (nats a position, z); ``rivals``: what
-    could not be told apart from ``doubted``, the first of them that has any; ``ranking``: what was measured on all
+    could not be told apart from ``doubted``, the first of them that has any, or one that was not sure enough to be
+    found; ``ranking``: what was measured on all
     text in the first turn; ``reading``: with all faults mended.
     """
 
@@ -90,6 +93,8 @@ class Search:
                 sure, rivals = self._sure(result.reading, judged)
             if turn == 0:
                 result.ranking = self._ranking(result.reading, judged)
+            if not sure and turn == 0:
+                self._leave_open(result, judged)
             if not sure or turn == MOST_FAULTS:
                 break
             gain, best = sure[0]
@@ -103,6 +108,12 @@ class Search:
         result.rivals = [h for h in result.rivals if h.name not in found]
         result.doubted = result.doubted if result.rivals else None
         return result
+
+    def _leave_open(self, result: SearchResult, judged: Sequence[Judged]) -> None:
+        """What the files declare against a hypothesis that is better, but not surely."""
+        perhaps, _ = self._sure(result.reading, judged, PERHAPS)
+        if perhaps:
+            result.doubted, result.rivals = perhaps[0][1], [Hypothesis(DECLARED, (), result.reading)]
 
     def _candidates(self, result: SearchResult, turn: int, taps_known: bool) -> list[Hypothesis]:
         """What is worth measuring on all text, the best on the part first."""
@@ -139,9 +150,11 @@ class Search:
         judged = [(self._against(h.reading, now), h) for h in candidates]
         return sorted(judged, key=lambda item: -item[0].gain)
 
-    def _sure(self, now: Reading, judged: Sequence[Judged]) -> tuple[list[Judged], list[Hypothesis]]:
+    def _sure(
+        self, now: Reading, judged: Sequence[Judged], least: float = SURE
+    ) -> tuple[list[Judged], list[Hypothesis]]:
         """(those that are surely better, the best first; those among them that cannot be told from it)."""
-        sure = [(d, h) for d, h in judged if d.z >= SURE and d.gain >= LEAST_GAIN and not h.looks_ahead]
+        sure = [(d, h) for d, h in judged if d.z >= least and d.gain >= LEAST_GAIN and not h.looks_ahead]
         sure = [(d, h) for d, h in sure if h.kinds != ("norm.output",) or self._closes(h.reading, now)]
         rivals = [h for _, h in sure[1:] if self._against(sure[0][1].reading, h.reading).z < APART]
         return sure, rivals
@@ -160,7 +173,7 @@ class Search:
         ranking = [
             Ranked(h.name, h.kinds, d.gain, d.z, self.rig.accept_length(h.reading), h.looks_ahead) for d, h in judged
         ]
-        ranking.append(Ranked("as the files declare", (), 0.0, 0.0, self.rig.accept_length(base)))
+        ranking.append(Ranked(DECLARED, (), 0.0, 0.0, self.rig.accept_length(base)))
         return sorted(ranking, key=lambda one: -one.gain)
 
 

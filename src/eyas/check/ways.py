@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eyas.check.hypotheses import Hypothesis, single_changes
+from eyas.check.hypotheses import DECLARED, Hypothesis, single_changes
 from eyas.check.measure import Rig
 from eyas.check.readings import Reading, declared
 from eyas.contract import default_taps
 from eyas.errors import EyasError
 
-DECLARED = "as the files declare"
 TRAINED = "as the check finds that it was trained"
 NEVER = "no draft is ever accepted"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eyas.check.conclude import conclude
-from eyas.check.findings import Verdict
-from eyas.check.hypotheses import Hypothesis, other_taps
+from eyas.check.findings import Finding, Ranked, Verdict
+from eyas.check.hypotheses import DECLARED, Hypothesis, other_taps
 from eyas.check.mending import known
 from eyas.check.readings import Reading
 from eyas.check.run import CheckRequest, Progress
@@ -24,9 +24,10 @@ def taps(*named: int) -> Hypothesis:
 NORM = Hypothesis("norm_output on", ("norm.output",), replace(BASE, norm_output=True))
 
 
-def verdict_of(search: SearchResult) -> Verdict:
+def verdict_of(search: SearchResult, *findings: Finding) -> Verdict:
     state = Progress(CheckRequest(tiny_pair()[1], None), lambda _: None)
     state.search = search
+    state.findings += findings
     return conclude(state)
 
 
@@ -51,6 +52,25 @@ def test_taps_that_do_as_well_leave_the_fault_certain() -> None:
     assert (finding.weight, finding.data["as_good"]) == ("fault", [[0, 3, 18], [0, 2, 18]])
     assert verdict.deciding
     assert known(search, None).taps == (0, 3, 15)
+
+
+def test_what_is_better_but_not_surely_leaves_the_verdict_open() -> None:
+    declared = Hypothesis(DECLARED, (), BASE)
+    search = SearchResult(BASE, doubted=taps(2, 15, 27), rivals=[declared])
+    search.ranking = [Ranked("trained on taps (2, 15, 27)", ("taps.wrong",), 0.02, 2.8, 1.4)]
+    verdict = verdict_of(search)
+    assert (verdict.answer, verdict.exit_code) == ("undecided", 3)
+    assert verdict.headline == "either trained on taps (2, 15, 27), or as the files declare"
+    assert [(f.kind, f.weight) for f in verdict.findings] == [("taps.wrong", "warning")]
+    assert known(search, None).taps is None
+
+
+def test_a_fault_elsewhere_is_not_hidden_by_what_is_open() -> None:
+    search = searched(taps(0, 3, 15), [NORM])
+    other = Finding("map.absent", "static", "fault", "there is no map")
+    verdict = verdict_of(search, other)
+    assert (verdict.answer, verdict.exit_code) == ("fault", 1)
+    assert verdict.headline.startswith("the fault is: there is no map; besides, either trained on taps (0, 3, 15), or")
 
 
 def test_faults_of_two_kinds_are_undecided() -> None:

@@ -13,12 +13,12 @@ from eyas.check.endpoint_read import Answered, Observation
 from eyas.check.evidence import answered
 from eyas.check.findings import Finding
 from eyas.check.forced import Text
-from eyas.check.hypotheses import single_changes
+from eyas.check.hypotheses import DECLARED, single_changes
 from eyas.check.measure import Rig, accepted_counts
 from eyas.check.outside import Asked, judge_server
 from eyas.check.readings import Reading, arrange, declared
 from eyas.check.run import CheckRequest, Progress, _run_levels, run_check
-from eyas.check.ways import DECLARED, ways_of
+from eyas.check.ways import ways_of
 from eyas.dialects.counters import Counts, total_of
 from eyas.dialects.flags import Resolution
 from eyas.draft.checkpoint import read_draft
