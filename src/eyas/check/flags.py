@@ -39,12 +39,16 @@ def check_flags(
     ``dialect.unknown-engine`` for a version without rules.
     """
     flags = parse_launch(text, engine.name if engine else None)
-    if engine is None:
-        engine = Engine.parse(f"{flags.engine}=={flags.version}" if flags.version else flags.engine)
+    engine = engine or engine_of(flags)
     draft = DraftFacts() if document is None else DraftFacts.of(document)
     launch = resolve_launch(flags, engine, architecture, draft)
     findings = tuple(_finding(row, engine, launch.ceiling) for row in launch.rows if row.weight != "note")
     return FlagCheck(engine, flags, findings, launch.ceiling, launch.resolution, launch.rows)
+
+
+def engine_of(flags: LaunchFlags) -> Engine:
+    """The engine that is started, at the version that is named or the newest known."""
+    return Engine.parse(f"{flags.engine}=={flags.version}" if flags.version else flags.engine)
 
 
 def _finding(row: Row, engine: Engine, ceiling: int | None) -> Finding:

@@ -14,7 +14,7 @@ from eyas.check import evidence
 from eyas.check.acceptance import compared_with_engine, survival_of
 from eyas.check.conclude import conclude
 from eyas.check.findings import Finding, Level, Link, Ranked, State, Survival, Verdict
-from eyas.check.flags import check_flags
+from eyas.check.flags import check_flags, engine_of
 from eyas.check.forced import Text
 from eyas.check.held import TargetTensors
 from eyas.check.meant import meant_parts, model_of
@@ -30,6 +30,7 @@ from eyas.check.static import StaticResult, check_static
 from eyas.corpus.identity import check_identity
 from eyas.dialects.engines import Engine
 from eyas.dialects.flags import Resolution
+from eyas.dialects.launch import parse_launch
 from eyas.draft.checkpoint import target_shape
 from eyas.engine.session import Session, open_session
 from eyas.models.target import Target
@@ -81,6 +82,14 @@ class Progress:
     ceiling: int | None = None
     runs: Resolution | None = None
     outside: list[Ranked] = field(default_factory=list)
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Those that are to serve it: as asked, or the one that the launch command starts."""
+        request = self.request
+        if request.engines or request.flags is None:
+            return request.engines
+        return (engine_of(parse_launch(request.flags)),)
 
     @contextmanager
     def level(self, name: Level) -> Iterator[None]:
@@ -152,10 +161,10 @@ def _static(state: Progress, target: Target | None) -> None:
     if target is not None:
         shape = target_shape(target)
         sizes, own = shape, TargetTensors(embedding=target.embedding(), head=target.head())
-    result = check_static(state.request.draft, sizes, state.request.engines or None, own)
+    result = check_static(state.request.draft, sizes, state.engines or None, own)
     state.static = result
     findings = result.findings
-    if not state.request.engines:
+    if not state.engines:
         # What an engine cannot do is a fault only of a draft that is to be served there.
         findings = tuple(replace(f, weight="warning") if f.kind == "engine.limit" else f for f in findings)
     state.findings += findings
@@ -168,7 +177,7 @@ def _static(state: Progress, target: Target | None) -> None:
 def _flags(state: Progress, architecture: str | None) -> None:
     assert state.static is not None
     assert state.request.flags is not None
-    named = state.request.engines[0] if state.request.engines else None
+    named = state.engines[0] if state.engines else None
     sizes = state.static.sizes
     known = architecture or (sizes.architecture if sizes else "LlamaForCausalLM")
     found = check_flags(state.request.flags, named, known, state.static.document)
