@@ -54,8 +54,7 @@ More = Callable[[], Sequence[Text]]
 class SearchResult:
     """``found``: the faults' hypotheses, one after the other; ``gains``: of each (nats a position, z); ``rivals``: what
     could not be told apart from ``doubted``, the first of them that has any, or one that was not sure enough to be
-    found; ``ranking``: what was measured on all
-    text in the first turn; ``reading``: with all faults mended.
+    found; ``ranking``: what was measured on all text in the first turn; ``reading``: with all faults mended.
     """
 
     reading: Reading
