@@ -44,6 +44,6 @@ def compared_with_engine(
         for one in request.rounds:
             seen.add(number, one)
     walked = rig.acceptance(declared(rig.model.config), num_steps, len(conversations))
-    same = seen.accept_length == walked.accept_length
+    same = seen.num_rounds == walked.num_rounds and seen.accept_length == walked.accept_length
     said = f"engine {seen.accept_length:.3f}, walk {walked.accept_length:.3f} over {seen.num_rounds} rounds"
     return Link(ACCEPT_LENGTH, "acceptance", "proven" if same else "unknown", said)

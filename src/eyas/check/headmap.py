@@ -54,9 +54,14 @@ def told_by_head(head: Tensor, target_head: Tensor) -> Tensor | None:
         elif between:
             near = _nearest(head[row + 1 : next_row], target_head[token + 1 : next_token])
             told[row + 1 : next_row] = torch.where(near >= 0, near + token + 1, -1)
-    known = told[told >= 0]
-    risen = bool((known[1:] > known[:-1]).all())
-    return told if risen and len(known) >= MOST_TOLD * len(told) else None
+    return told if _has_room(told, len(target_head)) and int((told >= 0).sum()) >= MOST_TOLD * len(told) else None
+
+
+def _has_room(told: Tensor, vocabulary: int) -> bool:
+    """Whether the tokens rise, with enough of them left for the rows between that do not tell."""
+    rows = torch.cat([torch.tensor([-1]), (told >= 0).nonzero()[:, 0], torch.tensor([len(told)])])
+    tokens = torch.cat([torch.tensor([-1]), told[told >= 0], torch.tensor([vocabulary])])
+    return bool((tokens.diff() >= rows.diff()).all())
 
 
 def check_against_head(told: Tensor, ids: Tensor | None) -> Finding | None:

@@ -46,7 +46,9 @@ class Ground:
 
 @dataclass(frozen=True)
 class Mending:
-    """``source`` becomes ``out``, so far as is known. ``ground`` None: it was not run, so nothing is promised."""
+    """``source`` becomes ``out``, so far as is known. ``left``: faults besides that need training · ``ground`` None: it
+    was not run, so nothing is promised.
+    """
 
     source: Path
     out: Path
@@ -55,6 +57,7 @@ class Mending:
     static: StaticResult
     search: SearchResult | None
     rotation: Tensor | None
+    left: tuple[str, ...]
     ground: Ground | None
 
 
@@ -63,7 +66,7 @@ def mend(mending: Mending, verdict: Verdict, check_again: Callable[[Path], Verdi
     try:
         told = replace(known(mending.search, mending.static.tensors.get(OFFSETS)), rotation=mending.rotation)
         corrected = repair(mending.static, told, mending.engines or None)
-        corrected = replace(corrected, left=(*corrected.left, *unmended(mending.search)))
+        corrected = replace(corrected, left=(*corrected.left, *mending.left, *unmended(mending.search)))
         contract, witness = _promise(mending, corrected)
         write_repaired(mending.source, mending.out, corrected, contract, witness)
     except EyasError as error:
@@ -107,7 +110,7 @@ def unmended(search: SearchResult | None) -> list[str]:
 def _promise(mending: Mending, corrected: Corrected) -> tuple[Contract | None, Witness | None]:
     """The source's own contract where the corrected draft keeps it, else one by measurement, unless there is doubt."""
     own, ground = mending.static.contract, mending.ground
-    if own is not None and _keeps(own, corrected):
+    if own is not None and mending.rotation is None and _keeps(own, corrected):
         return own, None
     if ground is None or corrected.left or (mending.search is not None and mending.search.undecided):
         return None, None

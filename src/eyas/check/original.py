@@ -33,16 +33,29 @@ ROWS_PER_COLUMN = 4
 
 @dataclass(frozen=True)
 class Against:
-    """``rotation`` [H, H]: the served target's states are the original's times it; None for no rotation."""
+    """``rotation`` [H, H]: the served target's states are the original's times it; None for no rotation, or one that
+    the draft cannot be turned along with.
+    """
 
     findings: tuple[Finding, ...]
     rotation: Tensor | None = None
 
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Faults that no repair mends."""
+        return tuple(one.said for one in self.findings) if self.rotation is None else ()
 
-def against_original(parts: Parts, rig: Rig, original: Target, texts: Sequence[Text], num_steps: int) -> Against:
+
+def against_original(
+    parts: Parts, own_head: bool, rig: Rig, original: Target, texts: Sequence[Text], num_steps: int
+) -> Against:
     """Judge the draft of ``rig`` by its original target, of the same shape. ``texts``: what that one says."""
     rotation = rotation_between(original.embedding().float(), rig.target.embedding().float())
     if rotation is not None:
+        config = parts.config
+        if not own_head or (config.fc_norm and config.norm_before_fc):
+            return Against((_rotation_finding("this draft cannot be turned along: its head is the target's, or it has"
+                                              " two norms before fc"),))  # fmt: skip
         return _rotated(parts, rig, rotation)
     return Against(_changed(parts, rig, original, texts, num_steps))
 
@@ -76,10 +89,14 @@ def _rotated(parts: Parts, rig: Rig, rotation: Tensor) -> Against:
     gain = compare(turned.measure(base), rig.measure(base))
     if gain.z < SURE:
         return Against(())
+    finding = _rotation_finding(f"{gain.gain:+.3f} nats a position, z {gain.z:.1f}, with fc turned along")
+    return Against((finding,), rotation)
+
+
+def _rotation_finding(evidence: str) -> Finding:
     kind = "features.rotated"
-    evidence = f"{gain.gain:+.3f} nats a position, z {gain.z:.1f}, with fc turned along"
     said = f"{KINDS[kind].title}: its embedding is the original's times an orthogonal matrix"
-    return Against((Finding(kind, "features", "fault", said, evidence, KINDS[kind].fix),), rotation)
+    return Finding(kind, "features", "fault", said, evidence, KINDS[kind].fix)
 
 
 def _changed(parts: Parts, rig: Rig, original: Target, texts: Sequence[Text], num_steps: int) -> tuple[Finding, ...]:

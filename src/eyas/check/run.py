@@ -32,7 +32,9 @@ from eyas.dialects.engines import Engine
 from eyas.dialects.flags import Resolution
 from eyas.dialects.launch import parse_launch
 from eyas.draft.checkpoint import target_shape
+from eyas.draft.names import HEAD
 from eyas.engine.session import Session, open_session
+from eyas.errors import EyasError
 from eyas.models.target import Target
 
 UNREADABLE = frozenset(
@@ -79,6 +81,7 @@ class Progress:
     survival: Survival | None = None
     ground: Ground | None = None
     rotation: Tensor | None = None
+    left: tuple[str, ...] = ()
     ceiling: int | None = None
     runs: Resolution | None = None
     outside: list[Ranked] = field(default_factory=list)
@@ -130,6 +133,7 @@ def run_check(request: CheckRequest, note: Callable[[str], None] = lambda _: Non
         static=state.static,
         search=state.search,
         rotation=state.rotation,
+        left=state.left,
         ground=state.ground,
     )
     return mend(mending, verdict, check_again)
@@ -219,6 +223,9 @@ def _run_levels(state: Progress, session: Session, parts: Parts) -> None:
         assert request.target is not None
         state.ground = Ground(session, request.target, conversations, texts, request.prompts)
         predicted = rig.acceptance(declared(model.config), request.num_steps)
+        if not predicted.num_rounds:
+            cause = "every answer ends within its first round, so that nothing can be said of accept lengths"
+            raise EyasError("check.too-little", cause, "give prompts with longer answers with --prompts")
         state.survival = survival_of(predicted, static.contract, request.num_steps)
         if state.replay is not None and not state.replay.broken:
             state.links.append(compared_with_engine(session, rig, conversations[:PART], request.num_steps))
@@ -246,9 +253,14 @@ def _original(state: Progress, folder: Path, parts: Parts, rig: Rig) -> Parts:
     session = open_session(folder, None, request.dtype, request.backend, request.device)
     refuse_other_shape(session.target, rig.target)
     said = evidence.conversations(session, request.prompts, request.num_prompts)
-    found = against_original(parts, rig, session.target, Text.read_all(session.target, said), request.num_steps)
+    own_head = state.static is not None and HEAD in state.static.tensors
+    found = against_original(
+        parts, own_head, rig, session.target, Text.read_all(session.target, said), request.num_steps
+    )
     state.findings += found.findings
-    state.rotation = found.rotation
+    state.rotation, state.left = found.rotation, found.left
+    if found.rotation is not None:  # every tap is another vector then, as a witness shows
+        state.findings = [one for one in state.findings if one.kind != "features.other"]
     whole: State = "broken" if found.findings else "sound"
     words = found.findings[0].said if found.findings else "the draft does no better with it"
     state.links.append(Link("original target", "features", whole, words))

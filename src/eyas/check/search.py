@@ -125,10 +125,12 @@ class Search:
             known = {h.reading for h in cheap} | {result.reading}
             cheap += [h for h in self._other_taps(result, taps_known or turn > 0) if h.reading not in known]
         cheap.sort(key=lambda h: -self.rig.measure(h.reading, PART).mean)
-        return [
+        ahead = [h for h in cheap if h.looks_ahead]  # shown, and in nobody's place
+        real = [h for h in cheap if not h.looks_ahead][: MOST_ON_ALL[min(turn, 1)]]
+        return ahead + [
             h
-            for rank, h in enumerate(cheap[: MOST_ON_ALL[min(turn, 1)]])
-            if rank < LEAST_ON_ALL or self._against(cheap[0].reading, h.reading, PART).z < BEHIND
+            for rank, h in enumerate(real)
+            if rank < LEAST_ON_ALL or self._against(real[0].reading, h.reading, PART).z < BEHIND
         ]
 
     def _other_taps(self, result: SearchResult, taps_known: bool) -> list[Hypothesis]:
@@ -163,8 +165,10 @@ class Search:
         return _step_loss(self.rig.measure(reading)) <= (1 - CLOSED) * _step_loss(self.rig.measure(now))
 
     def _read_more(self) -> bool:
+        """Once: the same prompts a second time would count as others."""
         self.note("more text")
         texts = self.more()
+        self.more = tuple
         self.rig.texts += texts
         return bool(texts)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import perm
 
 import torch
 from torch import Tensor
@@ -74,8 +75,8 @@ def search_taps(rig: Rig, reading: Reading, everywhere: bool) -> TapSearch:
 def _grid(layers: int, slots: int) -> Iterator[Taps]:
     """Combinations of distinct depths, closer together near the embedding, where states change fastest."""
     depths = sorted({0, 1, min(3, layers), layers - 1, layers, *(round(layers * i / 6) for i in range(1, 6))})
-    while len(depths) ** slots > MOST_COMBINATIONS and len(depths) > slots:
-        depths = depths[:1] + depths[1:-1:2] + depths[-1:] if len(depths) > 4 else depths[:-1]
+    while perm(len(depths), slots) > MOST_COMBINATIONS and len(depths) > slots + 1:
+        del depths[len(depths) // 2]
     return (taps for taps in product(depths, repeat=slots) if len(set(taps)) == slots)
 
 

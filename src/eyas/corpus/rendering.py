@@ -277,7 +277,7 @@ class Renderer:
 
 def default_rendering(tokenizer: PreTrainedTokenizerBase) -> Rendering:
     """What the tokenizer's template does when it is told nothing: no system prompt, and thinking as it likes."""
-    thinking: Literal["none", "on", "off"] = "none"
+    thinking: Literal["none", "on", "off", "mixed"] = "none"
     if tokenizer.chat_template:
         user = [{"role": "user", "content": _PROBE}]
 
@@ -286,5 +286,6 @@ def default_rendering(tokenizer: PreTrainedTokenizerBase) -> Rendering:
 
         on, off = (text({"enable_thinking": value, "thinking": value}) for value in (True, False))
         if on != off:
-            thinking = "on" if text({}) == on else "off"
+            default = text({})
+            thinking = "on" if default == on else "off" if default == off else "mixed"
     return Rendering(thinking=thinking, system_prompt="none", system_prompt_text=None)

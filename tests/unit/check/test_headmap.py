@@ -42,6 +42,16 @@ def test_rows_that_are_alike_are_told_by_their_neighbours() -> None:
     assert int((mapped != ids).sum()) <= 2
 
 
+def test_rows_without_room_between_their_neighbours_tell_nothing() -> None:
+    """Row 5 is of no token, and the tokens of rows 4 and 6 follow each other."""
+    target = target_head()
+    ids = torch.cat([torch.arange(0, 300, 3), torch.arange(400, 500)])
+    head = target[ids].clone()
+    head[150] = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(9))
+    head[151:] = target[ids[151:] - 1]
+    assert told_by_head(head, target) is None
+
+
 def test_a_map_that_moved_is_contradicted() -> None:
     ids = torch.arange(0, VOCABULARY, 3)
     told = told_by_head(near(target_head()[ids], 0.2), target_head())

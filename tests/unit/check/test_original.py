@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.check.meant import meant_parts, model_of
+from eyas.check.measure import Rig
 from eyas.check.mend import Parts, with_rotation
-from eyas.check.original import refuse_other_shape, rotation_between
+from eyas.check.original import against_original, refuse_other_shape, rotation_between
 from eyas.check.run import CheckRequest, run_check
 from eyas.check.static import check_static
 from eyas.check.tensors import expected_shapes
@@ -94,6 +95,29 @@ def test_every_norm_is_turned_along(norms: dict[str, bool]) -> None:
     )
     q = [layer.qkv(y) for layer, y in ((before.decoder_layers[0], left), (after.decoder_layers[0], right))]
     torch.testing.assert_close(q[1], q[0], atol=1e-4, rtol=1e-3)
+
+
+def test_a_rotated_target_is_not_that_of_the_contract(rotated: Path, tmp_path: Path) -> None:
+    """A contract and a witness of the original do not go along with a draft that was turned."""
+    promised = tmp_path / "promised"
+    plain = Planted("x").make(PAIR, tmp_path / "draft")
+    run_check(CheckRequest(plain, Path(PAIR.target), fix=promised, num_prompts=PROMPTS))
+    verdict = checked(promised, rotated, tmp_path / "mended")
+    (written,) = [finding for finding in verdict.findings if finding.kind == "repair.written"]
+    assert written.data["again"]["answer"] == "proven", written.evidence
+    ours, theirs = (Contract.read(folder / "contract.json") for folder in (tmp_path / "mended", promised))
+    assert ours.target.weights_sha256 != theirs.target.weights_sha256
+
+
+def test_a_draft_that_cannot_be_turned_is_named_all_the_same(rotated: Path) -> None:
+    original, served = load_tiny_target(), load_target(rotated, torch.float32, "auto")
+    parts = meant_parts(check_static(PAIR.draft, target_shape(served)), served)
+    assert parts is not None
+    rig = Rig(model_of(parts, served), served, [])
+    found = against_original(parts, False, rig, original, [], 3)
+    assert [finding.kind for finding in found.findings] == ["features.rotated"]
+    assert found.rotation is None
+    assert found.left == (found.findings[0].said,)
 
 
 def test_a_changed_target_is_told_from_an_undertrained_draft(tmp_path: Path) -> None:

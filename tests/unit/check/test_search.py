@@ -16,7 +16,7 @@ from eyas.check.hypotheses import single_changes
 from eyas.check.measure import Measure, Rig, accepted_counts, compare
 from eyas.check.readings import Reading, arrange, declared, narrowed
 from eyas.check.search import SURE, Search
-from eyas.check.tapsearch import search_taps
+from eyas.check.tapsearch import MOST_COMBINATIONS, _grid, search_taps
 from eyas.config import SpeculativeSettings
 from eyas.draft.checkpoint import read_draft
 from eyas.draft.model import DraftModel
@@ -144,10 +144,21 @@ def test_more_text_is_read_where_some_leaves_doubt(rig: Rig) -> None:
         return rig.texts[3:] if len(asked) == 1 else []
 
     wrong = replace(base, taps=(*base.taps[:2], base.taps[2] + 1))
-    found = Search(Rig(rig.model, rig.target, rig.texts[:3]), None, lambda _: None, more).run(wrong)
-    assert asked
+    search = Search(Rig(rig.model, rig.target, rig.texts[:3]), None, lambda _: None, more)
+    found = search.run(wrong)
+    assert len(asked) == 1, "the same texts twice would count as others"
+    assert not search.more()
     assert found.found[0].reading == base
     assert max(one.z for one in found.ranking) >= 4
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4, 5])
+def test_the_coarse_grid_covers_any_number_of_taps(slots: int) -> None:
+    for layers in (30, 61):
+        grid = list(_grid(layers, slots))
+        assert 10 <= len(grid) <= MOST_COMBINATIONS
+        assert {min(taps) for taps in grid} >= {0}
+        assert {max(taps) for taps in grid} >= {layers}
 
 
 def test_a_noisy_draft_has_no_fault_of_the_carried_state(target: Target, tmp_path: Path) -> None:
