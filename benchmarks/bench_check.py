@@ -11,6 +11,7 @@ of a healthy draft.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -158,6 +159,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             for number, (group, planted) in enumerate(chosen(pair, args.only, args.group, args.limit)):
                 folder = Path(scratch) / pair.name / str(number)
                 record = check(pair, target, group, planted, folder, args.prompts)
+                record = json.loads(json.dumps(record).replace(str(folder), "draft"))  # no path of this machine
                 result["checks"].append(record)
                 seconds, named = (
                     f"{record['seconds']:.1f} s",
