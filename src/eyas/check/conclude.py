@@ -58,7 +58,7 @@ def conclude(state: Found) -> Verdict:
 
 
 def _explained(search: SearchResult) -> list[Finding]:
-    """One finding for each fault that the search is sure of."""
+    """One finding for each fault that the search is sure of, and a warning for one that it is nearly sure of."""
     findings = []
     for h, (gain, z) in zip(search.found, search.gains, strict=True):
         kind = h.kinds[0]
