@@ -12,23 +12,15 @@ import torch
 from eyas.check.catalogue import KINDS
 from eyas.check.replay import Replay, replay
 from eyas.contract import (
-    Contract,
-    DataFacts,
-    DataSource,
-    FeatureFormat,
-    Rendering,
-    TargetIdentity,
     Witness,
 )
-from eyas.corpus.samples import LOSS_MASK_RULE, Sample, SampleFacts, SampleSet
+from eyas.corpus.samples import Sample, SampleSet
 from eyas.corpus.witness import WitnessOptions, answer_greedily, make_witness
-from eyas.draft.checkpoint import draft_facts, read_draft, target_shape
+from eyas.draft.checkpoint import read_draft
 from eyas.draft.model import DraftModel
 from eyas.models.target import Target
 from eyas.testing import load_tiny_target, tiny_eos_ids, tiny_pair, tiny_prompts
-
-SOURCE = DataSource(name="self-sampled", licence="Apache-2.0")
-RENDERING = Rendering(thinking="none", system_prompt="none", system_prompt_text=None)
+from support.promises import contract_of, facts
 
 
 @pytest.fixture(scope="module")
@@ -43,41 +35,14 @@ def draft(target: Target) -> DraftModel:
 
 @pytest.fixture(scope="module")
 def witness(target: Target, draft: DraftModel) -> Witness:
-    facts = SampleFacts(
-        tokenizer_sha256="b" * 64,
-        chat_template_sha256=None,
-        target_weights_sha256="a" * 64,
-        rendering=RENDERING,
-        loss_mask_rule=LOSS_MASK_RULE,
-        sources=(SOURCE,),
-    )
     asked = [
         Sample(f"c{i}", f"p{i}", "tiny", np.array([*ids, 5], dtype=np.int32), ((len(ids), len(ids) + 1),), 0.0)
         for i, ids in enumerate(tiny_prompts()[:3])
     ]
-    held_out = SampleSet(facts, tuple(answer_greedily(target, asked, tiny_eos_ids(), max_new_tokens=24)))
-    known = draft_facts(draft)
-    assert known.taps is not None
-    assert known.norms is not None
-    assert known.rope is not None
-    contract = Contract(
-        schema_version=2,
-        basis="training",
-        target=TargetIdentity(**target_shape(target).model_dump(), weights_sha256="a" * 64),
-        tokenizer_sha256="b" * 64,
-        chat_template_sha256=None,
-        rendering=RENDERING,
-        taps=known.taps,
-        norms=known.norms,
-        rope=known.rope,
-        vocab_map_sha256=known.vocab_map_sha256,
-        longest_trained_position=100,
-        features=FeatureFormat(dtype="float32", quantisation=None),
-        loss_mask_rule=LOSS_MASK_RULE,
-        data=DataFacts(conversations=1, answer_tokens=1, sources=(SOURCE,)),
-        expected=(),
+    held_out = SampleSet(facts(), tuple(answer_greedily(target, asked, tiny_eos_ids(), max_new_tokens=24)))
+    return make_witness(
+        target, draft, held_out, contract_of(target, draft), 3, WitnessOptions(num_projections=6, positions=6)
     )
-    return make_witness(target, draft, held_out, contract, 3, WitnessOptions(num_projections=6, positions=6))
 
 
 def broken(result: Replay) -> list[str]:

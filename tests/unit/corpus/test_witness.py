@@ -13,24 +13,18 @@ from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.contract import (
     Contract,
     ContractFacts,
-    DataFacts,
     DataSource,
-    FeatureFormat,
-    Rendering,
-    TargetIdentity,
     Witness,
     project,
 )
-from eyas.corpus.samples import LOSS_MASK_RULE, Sample, SampleFacts, SampleSet
+from eyas.corpus.samples import Sample, SampleSet
 from eyas.corpus.witness import WitnessOptions, answer_greedily, check_sources, make_witness
 from eyas.draft.checkpoint import (
     CONTRACT,
     WITNESS,
-    draft_facts,
     load_draft,
     read_draft,
     read_witness,
-    target_shape,
     write_draft,
 )
 from eyas.draft.model import DraftModel
@@ -42,42 +36,9 @@ from eyas.models.target import Target
 from eyas.speculate.propose import DraftProposer, Proposal
 from eyas.speculate.state import DecodeState
 from eyas.testing import load_tiny_draft, load_tiny_target, tiny_eos_ids, tiny_pair, tiny_prompts
+from support.promises import SELF, contract_of, facts
 
 STEPS = 4
-SELF = DataSource(name="self-sampled", licence="Apache-2.0")
-RENDERING = Rendering(thinking="none", system_prompt="none", system_prompt_text=None)
-
-
-def facts(*sources: DataSource) -> SampleFacts:
-    return SampleFacts(
-        tokenizer_sha256="b" * 64,
-        chat_template_sha256=None,
-        target_weights_sha256="a" * 64,
-        rendering=RENDERING,
-        loss_mask_rule=LOSS_MASK_RULE,
-        sources=sources or (SELF,),
-    )
-
-
-def contract_of(target: Target, draft: DraftModel) -> Contract:
-    known = draft_facts(draft)
-    return Contract(
-        schema_version=2,
-        basis="training",
-        target=TargetIdentity(**target_shape(target).model_dump(), weights_sha256="a" * 64),
-        tokenizer_sha256="b" * 64,
-        chat_template_sha256=None,
-        rendering=RENDERING,
-        taps=known.taps or (),
-        norms=known.norms,
-        rope=known.rope,
-        vocab_map_sha256=known.vocab_map_sha256,
-        longest_trained_position=100,
-        features=FeatureFormat(dtype="float32", quantisation=None),
-        loss_mask_rule=LOSS_MASK_RULE,
-        data=DataFacts(conversations=1, answer_tokens=1, sources=(SELF,)),
-        expected=(),
-    )
 
 
 @pytest.fixture(scope="module")
