@@ -1,0 +1,1 @@
+"""Stage: an OpenAI-compatible server over the engine."""
