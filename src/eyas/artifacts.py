@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
+import yaml
 from filelock import FileLock, Timeout
 
 from eyas.errors import EyasError
@@ -266,3 +268,30 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's floats: in YAML 1.1, and so in PyYAML, 1e-4 is a text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def load_yaml(text: str) -> Any:
+    """A YAML document. Raises ``yaml.YAMLError``."""
+    return yaml.load(text, _Loader)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping. Raises ``artifact.missing``, ``artifact.corrupt``."""
+    if not path.is_file():
+        raise EyasError("artifact.missing", f"there is no file {path}", "check the path")
+    try:
+        document = load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise EyasError("artifact.corrupt", f"{path} is no YAML: {error}", "mend the file") from error
+    if not isinstance(document, dict):
+        raise EyasError("artifact.corrupt", f"{path} holds no settings", "write `name: value` lines")
+    return document

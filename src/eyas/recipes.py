@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from eyas.artifacts import read_yaml
 from eyas.config import Settings
 from eyas.contract import ExpectedAcceptLength
 from eyas.contract.schema import describe
 from eyas.data.regen.settings import RegenSettings
 from eyas.errors import EyasError
 from eyas.train.amounts import DataCounts, FeatureChoice
-from eyas.train.settings import TrainSettings, parse_settings, read_yaml
+from eyas.train.settings import TrainSettings, parse_settings
 
 FOLDER = Path(__file__).parent / "assets" / "recipes"
 SUFFIX = ".yaml"

@@ -62,7 +62,8 @@ def generate(
 ) -> None:
     """Answer one prompt, with or without a draft: the text is the same."""
     from eyas.config import SamplingSettings
-    from eyas.generate.run import Asked, run_generate
+    from eyas.engine.asked import Asked
+    from eyas.generate.run import run_generate
 
     sampling = SamplingSettings(
         temperature=temperature,
@@ -135,7 +136,7 @@ def _compare(
 ) -> dict[str, Any]:
     from eyas.artifacts import cache_root
     from eyas.demo.demo import DEMO_STEPS, demo_prompts, run_demo
-    from eyas.generate.run import Asked
+    from eyas.engine.asked import Asked
 
     prompts, max_new_tokens = amount
     steps, topk, tokens = (DEMO_STEPS, None, None) if flags == (None, None, None) else flags

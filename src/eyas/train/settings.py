@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, model_validator
 
+from eyas.artifacts import load_yaml, read_yaml
 from eyas.config import Settings
 from eyas.errors import EyasError
 from eyas.train.losses import LossName
@@ -113,33 +113,6 @@ class TrainSettings(Settings):
     def from_yaml(cls, path: Path) -> TrainSettings:
         """Read a recipe's ``train`` part or a file of settings. Raises ``artifact.missing``, ``flags.…``."""
         return parse_settings(read_yaml(path), path)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's floats: in YAML 1.1, and so in PyYAML, 1e-4 is a text."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def load_yaml(text: str) -> Any:
-    """A YAML document. Raises ``yaml.YAMLError``."""
-    return yaml.load(text, _Loader)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping. Raises ``artifact.missing``, ``artifact.corrupt``."""
-    if not path.is_file():
-        raise EyasError("artifact.missing", f"there is no file {path}", "check the path")
-    try:
-        document = load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise EyasError("artifact.corrupt", f"{path} is no YAML: {error}", "mend the file") from error
-    if not isinstance(document, dict):
-        raise EyasError("artifact.corrupt", f"{path} holds no settings", "write `name: value` lines")
-    return document
 
 
 def parse_settings(document: dict[str, Any], path: Path) -> TrainSettings:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from eyas.engine.asked import Asked, Plan
 from eyas.errors import EyasError
-from eyas.generate.run import Asked, Plan
 
 
 def asked(draft: str = "none", algorithm: str | None = None, **flags: object) -> Asked:
@@ -88,3 +88,8 @@ def test_a_draft_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         plan_of(asked(str(tmp_path / "absent")))
     assert caught.value.code == "artifact.missing"
     assert "absent" in caught.value.cause
+
+
+def test_errors_name_the_flag_of_the_verb() -> None:
+    with pytest.raises(EyasError, match="--speculative-draft-model-path is none"):
+        plan_of(asked(algorithm="EAGLE3", draft_flag="--speculative-draft-model-path"))
