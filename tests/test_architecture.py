@@ -20,9 +20,11 @@ LAYERS = (
     ("errors",),
     ("contract", "metrics"),
     ("config", "artifacts"),
+    ("environment", "plotting"),
     ("kernels",),
     ("models",),
     ("dialects",),
+    ("servers",),
     ("draft",),
     ("speculate",),
     ("engine",),
@@ -41,7 +43,7 @@ LAZY_PACKAGES = ("transformers", "huggingface_hub")
 
 IMPORT_NAMES = {"huggingface-hub": "huggingface_hub", "pyyaml": "yaml"}
 """Distributions whose import name differs from their name."""
-EXTRA_UNITS = {"train": ("data", "train")}
+EXTRA_UNITS = {"train": ("data", "train", "plotting", "bench")}
 """Who may import the packages of an extra; all else must run without it."""
 
 FILE_LINES, SOFT_FILE_LINES = 400, 300

@@ -18,11 +18,11 @@ from typing import Any, Literal
 from eyas.errors import EyasError
 
 Meaning = Literal[
-    "histogram", "accepted", "proposed", "rounds", "completion", "completion per round", "mean with bonus", "cut rounds"
+    "histogram", "accepted", "proposed", "rounds", "tokens", "completion per round", "mean with bonus", "cut rounds"
 ]
 """``histogram``: rounds by accepted drafts · ``accepted``, ``proposed``: drafts, the target's own token not counted ·
-``completion per round``: tokens of the answer, the one from the prompt too, by rounds · ``mean with bonus``: accept
-length as here."""
+``tokens``: of the answer, the one from the prompt too · ``completion per round``: these by rounds ·
+``mean with bonus``: accept length as here."""
 Where = Literal["answer", "metrics"]
 LARGEST = 10**12
 MAX_BINS = 1025
@@ -30,14 +30,17 @@ MAX_BINS = 1025
 
 @dataclass(frozen=True)
 class Metric:
-    """One name. ``where``: in the answer to a request, or in the text of /metrics (``_total`` left out)."""
+    """One name. ``where``: in the answer to a request, or in the text of /metrics (``_total`` left out) · ``first``:
+    the first draft's position.
+    """
 
-    engine: Literal["sglang", "vllm", "eyas"]
+    engine: Literal["sglang", "vllm", "eyas", "llama.cpp"]
     where: Where
     name: str
     meaning: Meaning
     since: str | None = None
     before: str | None = None
+    first: int = 0
 
 
 METRICS: tuple[Metric, ...] = (
@@ -63,6 +66,16 @@ METRICS: tuple[Metric, ...] = (
     Metric("vllm", "metrics", "vllm:spec_decode_num_accepted_tokens_per_pos", "histogram"),
     Metric("eyas", "answer", "accepted_histogram", "histogram"),
     Metric("eyas", "answer", "cut_rounds", "cut rounds"),
+    Metric("eyas", "metrics", "eyas_rounds", "rounds"),
+    Metric("eyas", "metrics", "eyas_cut_rounds", "cut rounds"),
+    Metric("eyas", "metrics", "eyas_proposed_tokens", "proposed"),
+    Metric("eyas", "metrics", "eyas_accepted_tokens", "accepted"),
+    Metric("eyas", "metrics", "eyas_accepted_tokens_per_position", "histogram", first=1),
+    # The server's timings (tools/server): drafts only where any was made; each step after the prompt's gives one token
+    # of the target's own, so that rounds follow. A step that drafted nothing is a round here.
+    Metric("llama.cpp", "answer", "draft_n", "proposed"),
+    Metric("llama.cpp", "answer", "draft_n_accepted", "accepted"),
+    Metric("llama.cpp", "answer", "predicted_n", "tokens"),
 )
 """A version's old and new names never mean different things, so all are read wherever they stand."""
 
@@ -110,7 +123,7 @@ def counts_of(fields: Mapping[str, Any], completion: int | None = None) -> Count
     completion = _count(COMPLETION, fields[COMPLETION]) if COMPLETION in fields else completion
     histogram = _histogram(*found["histogram"]) if "histogram" in found else None
     whole: dict[str, int] = {
-        m: _count(*found[m]) for m in ("rounds", "accepted", "proposed", "cut rounds") if m in found
+        m: _count(*found[m]) for m in ("rounds", "accepted", "proposed", "cut rounds", "tokens") if m in found
     }
     said = next((_number(*found[m]) for m in ("completion per round", "mean with bonus") if m in found), None)
     if histogram is not None:
@@ -118,7 +131,7 @@ def counts_of(fields: Mapping[str, Any], completion: int | None = None) -> Count
         _same("accepted", found, whole, sum(i * n for i, n in enumerate(histogram)))
     rounds = whole.get("rounds")
     if rounds is None:
-        rounds = _rounds(found, said, completion)
+        rounds = _rounds(found, whole, said, completion)
     if rounds is None:
         return None
     accepted = _accepted(whole, found, said, rounds, completion)
@@ -144,8 +157,14 @@ def _same(meaning: str, found: Mapping[str, tuple[str, Any]], whole: dict[str, i
         raise bad_metrics(f"{name} is {whole[meaning]}, and {histogram} makes it {implied}")
 
 
-def _rounds(found: Mapping[str, Any], said: float | None, completion: int | None) -> int | None:
-    """From SGLang's ratio, where it gives no more."""
+def _rounds(
+    found: Mapping[str, Any], whole: Mapping[str, int], said: float | None, completion: int | None
+) -> int | None:
+    """From llama.cpp's sums, or from SGLang's ratio, where it gives no more."""
+    if "tokens" in whole and "accepted" in whole:
+        if whole["tokens"] <= whole["accepted"]:
+            raise bad_metrics(f"the figures contradict one another: {_shown(found, completion)}")
+        return whole["tokens"] - 1 - whole["accepted"]
     if "completion per round" not in found or not said or completion is None:
         return None
     if said < 1:
@@ -231,31 +250,54 @@ def read_metrics(text: str) -> dict[str, dict[int, float]]:
     return found
 
 
-_VLLM: dict[Meaning, str] = {m.meaning: m.name for m in METRICS if m.engine == "vllm" and m.where == "metrics"}
+_COUNTED = ("vllm", "eyas")
+"""Engines whose counters stand in /metrics."""
+
+
+def _named(metrics: Gauges) -> dict[Meaning, Metric] | None:
+    """The counters of the engine that these are from."""
+    for engine in _COUNTED:
+        names = {m.meaning: m for m in METRICS if m.engine == engine and m.where == "metrics"}
+        if names["rounds"].name in metrics:
+            return names
+    return None
 
 
 def has_counters(metrics: Gauges) -> bool:
-    """Whether vLLM's speculative counters are there; it registers them only when it speculates."""
-    return _VLLM["rounds"] in metrics
+    """Whether counters of speculation are there: vLLM's, which registers them only when it speculates, or ours."""
+    return _named(metrics) is not None
+
+
+def deepest(metrics: Gauges) -> int:
+    """Drafts of one round at the most, by the counters by position; 0: not known."""
+    names = _named(metrics)
+    if names is None:
+        return 0
+    histogram = names["histogram"]
+    return max((at - histogram.first + 1 for at in metrics.get(histogram.name, {})), default=0)
 
 
 def counts_between(before: Gauges, after: Gauges, completion: int | None = None) -> Counts:
-    """From vLLM's counters at two moments. Raises ``server.metrics`` where they fall or contradict one another."""
+    """From counters of vLLM or Eyas at two moments. Raises ``server.metrics``: they fall, or contradict one another."""
+    names = _named(after) or _named(before)
+    if names is None:
+        raise bad_metrics("the text holds no counters of speculation")
 
     def moved(meaning: Meaning) -> dict[int, int]:
-        name = _VLLM[meaning]
-        now, then = after.get(name, {}), before.get(name, {})
-        return {at: _count(name, value - then.get(at, 0.0)) for at, value in now.items()}
+        metric = names[meaning]
+        now, then = after.get(metric.name, {}), before.get(metric.name, {})
+        return {at - metric.first: _count(metric.name, value - then.get(at, 0.0)) for at, value in now.items()}
 
-    rounds, accepted = sum(moved("rounds").values()), sum(moved("accepted").values())
+    rounds, accepted, proposed = (sum(moved(m).values()) for m in ("rounds", "accepted", "proposed"))
     survived = moved("histogram")
     steps = max(survived, default=-1) + 1
     at_least = [rounds, *(survived.get(i, 0) for i in range(steps)), 0]
     histogram = tuple(a - b for a, b in pairwise(at_least))
-    if survived and (min(histogram) < 0 or sum(survived.values()) != accepted):
+    if survived and (min(histogram) < 0 or min(survived) < 0 or sum(survived.values()) != accepted):
         raise bad_metrics(f"the counters contradict one another: {rounds} drafts, {accepted} accepted, {survived}")
     cut = None if completion is None else 1 + rounds + accepted > completion
-    proposed = sum(moved("proposed").values())
+    # Ours counts them apart.
+    cut = False if "cut rounds" in names else cut
     return Counts(rounds, accepted, proposed, histogram if survived else None, completion, cut)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from eyas.train import plotting
+from eyas import plotting
 from eyas.train.log import EVALUATIONS, METRICS, read_lines
 from eyas.train.series import Documents, Setting, by_domain, usual_setting
 

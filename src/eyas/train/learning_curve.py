@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 from scipy import stats
 
+from eyas import plotting
 from eyas.artifacts import write_json
-from eyas.train import plotting
 from eyas.train.curves import draw_ceiling
 from eyas.train.series import Setting, by_domain, usual_setting
 

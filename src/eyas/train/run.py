@@ -27,9 +27,9 @@ from eyas.corpus.feature_store import samples_sha256
 from eyas.corpus.features import Features, FeatureSource, TopTokens
 from eyas.corpus.samples import Sample, SampleSet, is_held_out
 from eyas.draft.model import DraftModel
+from eyas.environment import write_environment
 from eyas.errors import EyasError
 from eyas.train.batch import Collator
-from eyas.train.environment import write_environment
 from eyas.train.log import RunLog
 from eyas.train.loop import Progress, Trainer
 from eyas.train.parallel import Parallel

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from eyas.check.catalogue import KINDS
 from eyas.check.endpoint import fit, fit_finding, judge, other_text
-from eyas.check.endpoint_read import Answered, Observation, observe
+from eyas.check.endpoint_read import Observation, observe
 from eyas.check.kinds_endpoint import ENDPOINT_KINDS
 from eyas.dialects.counters import Counts, counts_of, counts_of_rounds, total_of
+from eyas.servers.figures import Answered
 from support.fake_engines import FakeEngine, histogram_of
 
 K = 3

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from eyas.check import endpoint_http
-from eyas.check.endpoint_read import observe, read_answer, read_observation
+from eyas.check.endpoint_read import observe, read_observation
 from eyas.dialects.counters import counts_between, read_metrics
 from eyas.errors import EyasError
+from eyas.servers import http
+from eyas.servers.figures import read_answer
 from support.fake_engines import FakeEngine, drip, hang, sglang_meta, vllm_counters
 
 ROUNDS = [[0, 1, 3, 0, 2], [3, 3, 1], [0, 0, 2, 1]]
@@ -176,7 +177,7 @@ def test_refusals(status: int) -> None:
 
 
 def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_http, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(http, "MAX_BYTES", 1 << 16)
     with FakeEngine("sglang", ROUNDS, replace=answering(b" " * (1 << 20))) as server:
         assert code_of(lambda: observe(server.url, IDS, 32, timeout=20)) == "server.metrics"
 

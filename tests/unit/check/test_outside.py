@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from eyas.check.conclude import conclude
-from eyas.check.endpoint_read import Answered, Observation
+from eyas.check.endpoint_read import Observation
 from eyas.check.evidence import answered
 from eyas.check.findings import Finding
 from eyas.check.forced import Text
@@ -23,6 +23,7 @@ from eyas.dialects.counters import Counts, total_of
 from eyas.dialects.flags import Resolution
 from eyas.draft.checkpoint import read_draft
 from eyas.errors import EyasError
+from eyas.servers.figures import Answered
 from eyas.speculate.walk import rounds_of
 from eyas.testing import load_tiny_target, tiny_pair, tiny_prompts
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import image
 
-from eyas.train import curves, plotting
+from eyas import plotting
+from eyas.train import curves
 from eyas.train.curves import bin_means, draw_curves, smooth
 from eyas.train.log import METRICS, RunLog
 from eyas.train.series import Setting, by_domain, usual_setting

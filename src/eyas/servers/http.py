@@ -15,11 +15,13 @@ from eyas.dialects.counters import bad_metrics
 from eyas.errors import EyasError
 
 MAX_BYTES = 16 << 20
-CHECK = "check --endpoint, and that the server runs"
+CHECK = "check the address, and that the server runs"
+MAX_PAUSE = 60.0
+"""Seconds that a server may ask for between two tries."""
 
 
-def root_of(url: str) -> str:
-    """The server's address without ``/v1``. Raises ``flags.range`` for what is no address."""
+def root_of(url: str, flag: str = "--endpoint") -> str:
+    """The server's address without ``/v1``. Raises ``flags.range``, naming ``flag``, for what is no address."""
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -27,8 +29,25 @@ def root_of(url: str) -> str:
     except (ValueError, httpx2.InvalidURL):
         fits = False
     if not fits or not url.isascii() or not url.isprintable() or " " in url:
-        raise EyasError("flags.range", f"--endpoint {url[:100]} is no address", "write e.g. http://127.0.0.1:30000")
+        raise EyasError("flags.range", f"{flag} {url[:100]} is no address", "write e.g. http://127.0.0.1:30000")
     return url.rstrip("/").removesuffix("/v1")
+
+
+def check_key(key: str | None) -> None:
+    """Raise ``flags.range`` for an API key that no header can hold."""
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise EyasError("flags.range", "the API key holds characters that no header can", "check the key")
+
+
+def headers_of(key: str | None) -> dict[str, str]:
+    """Of every request. A body that unpacks to far more than was sent could not be bounded, so none may be packed."""
+    return {"accept-encoding": "identity"} | ({"authorization": f"Bearer {key}"} if key else {})
+
+
+def asked_pause(headers: Mapping[str, str]) -> float:
+    """Seconds that a refusal asks to wait (Retry-After), at most ``MAX_PAUSE``; 0 where it does not say."""
+    said = headers.get("retry-after", "")
+    return min(float(said), MAX_PAUSE) if said.isascii() and said.isdecimal() else 0.0
 
 
 @dataclass(frozen=True)
@@ -62,10 +81,8 @@ class Http:
     """Requests to one server, for use inside one event loop; every failure is ``server.unreachable``."""
 
     def __init__(self, root: str, key: str | None = None) -> None:
-        # A body that unpacks to far more than was sent could not be bounded.
-        headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {key}"} if key else {})
         self.root = root
-        self._client = httpx2.AsyncClient(headers=headers, timeout=None, verify=root.startswith("https"))
+        self._client = httpx2.AsyncClient(headers=headers_of(key), timeout=None, verify=root.startswith("https"))
 
     async def __aenter__(self) -> Http:
         return self

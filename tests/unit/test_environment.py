@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.train.environment import FILE, cpu_model, environment, source_commit, write_environment
+from eyas.environment import FILE, cpu_model, environment, source_commit, write_environment
 
 
 def test_it_names_versions_and_machine(tmp_path):
@@ -69,7 +69,7 @@ def test_a_relative_path_that_is_there_and_the_users_own_folder(tmp_path, monkey
 
 @given(st.lists(st.from_regex(r"[a-z0-9 ]{1,8}", fullmatch=True), min_size=2, max_size=5))
 def test_of_an_absolute_path_only_the_last_part_is_told(parts):
-    from eyas.train.environment import _without_places
+    from eyas.environment import _without_places
 
     assert _without_places("/" + "/".join(parts)) in (f"…/{parts[-1]}", "…")
 
