@@ -156,6 +156,13 @@ def plain_answers(
     return answers
 
 
+def assert_all_slots_returned(engine: Engine) -> None:
+    """Nothing runs, and the books agree: with the kept prefixes forgotten, every slot is free."""
+    engine.check_integrity()
+    engine.flush()
+    assert engine.pool.num_free == len(engine.pool.references)
+
+
 def chain(num_steps: int, **more: Any) -> SpeculativeSettings:
     return SpeculativeSettings(num_steps=num_steps, num_draft_tokens=num_steps + 1, **more)
 

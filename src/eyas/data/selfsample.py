@@ -114,7 +114,7 @@ class UserSampler:
         texts = ["", *self.openings.words, *self.openings.code]
         longest = max(len(self._encode(self.turn.before + text)) for text in texts)
         self.engine = self.session.engine(None, self.batch * (longest + self.settings.max_new_tokens + 1))
-        self.engine.max_running = self.batch
+        self.engine.scheduler.max_running = self.batch
 
     def depends(self) -> dict[str, JsonValue]:
         """What a draw depends on besides its index and the target."""

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from eyas.config import TOPK_FLAG, SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel
-from eyas.engine.request import Request
-from eyas.engine.slots import PrefixCache, SlotPool, allocate
+from eyas.engine.counters import Counters
+from eyas.engine.queue import FairQueue
+from eyas.engine.request import NO_EXTRAS, Extras, Request
+from eyas.engine.scheduler import Scheduler
+from eyas.engine.slots import SlotPool
 from eyas.errors import EyasError
 from eyas.models.target import Target
-from eyas.speculate.propose import DraftProposer, NgramProposer, NoProposer, Proposer, fitting, scratch_slots
-from eyas.speculate.round import prefill, speculative_round
-from eyas.speculate.state import DecodeState
+from eyas.speculate.propose import (
+    ABSORB_ROWS,
+    DraftProposer,
+    NgramProposer,
+    NoProposer,
+    Proposer,
+    fitting,
+    scratch_slots,
+)
+from eyas.speculate.round import Outcome, speculative_round
 
 DEFAULT_SLOTS = 8192
 DEFAULT_PREFILL_TOKENS = 512
 
 
 class Engine:
-    """Continuous batching over one target and one proposer. Every resource has this one owner."""
+    """Continuous batching over one target and one proposer. Every resource has one owner."""
 
     def __init__(
         self,
@@ -34,7 +43,8 @@ class Engine:
         max_running: int = 64,
     ) -> None:
         """``proposer``: a draft, an n-gram proposer, or None for plain decoding. ``prefill_tokens`` is the budget of
-        prompt tokens per step; ``num_slots`` the tokens that the cache holds, over all requests."""
+        prompt tokens per step, beside the rows of running answers; ``num_slots`` the tokens that the cache holds, over
+        all requests."""
         for name, value in ("num_slots", num_slots), ("prefill_tokens", prefill_tokens), ("max_running", max_running):
             if value < 1:
                 raise EyasError("flags.range", f"{name} is {value}", f"give {name} 1 or more")
@@ -42,17 +52,28 @@ class Engine:
         if isinstance(proposer, DraftModel):
             proposer = DraftProposer(proposer, proposer.new_cache(num_slots))
         self.proposer: Proposer = proposer or NoProposer()
-        self.eos_ids, self.prefill_tokens, self.max_running = frozenset(eos_ids), prefill_tokens, max_running
-        self.pool = SlotPool(num_slots)
-        self.prefixes = PrefixCache(self.pool) if prefix_cache else None
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+        self.eos_ids, self.prefill_tokens = frozenset(eos_ids), prefill_tokens
+        self.scheduler = Scheduler(num_slots, max_running, prefix_cache, drafts=bool(self.proposer.taps))
+        self.counters = Counters()
+
+    @property
+    def waiting(self) -> FairQueue:
+        return self.scheduler.waiting
+
+    @property
+    def running(self) -> list[Request]:
+        return self.scheduler.running
+
+    @property
+    def pool(self) -> SlotPool:
+        return self.scheduler.pool
 
     def submit(
         self,
         prompt: Sequence[int],
         sampling: SamplingSettings | None = None,
         speculation: SpeculativeSettings | None = None,
+        extras: Extras = NO_EXTRAS,
     ) -> Request:
         """Queue a prompt of token ids.
 
@@ -65,9 +86,10 @@ class Engine:
             self._check_speculation(speculation)
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self.eos_ids)
         room = self.target.max_positions - len(prompt)
-        request = Request(tuple(prompt), sampling, speculation, min(sampling.max_new_tokens, room), stops)
-        self._check_room(_slots_needed(request))
-        self.waiting.append(request)
+        limit = min(sampling.max_new_tokens, room)
+        request = Request(tuple(prompt), sampling, speculation, limit, stops, extras)
+        self._check_room(len(prompt) + limit + scratch_slots(speculation))
+        self.waiting.push(request)
         return request
 
     def abort(self, request: Request) -> None:
@@ -81,22 +103,24 @@ class Engine:
             self.waiting.remove(request)
         else:
             assert request in self.running, "the request is another engine's"
-            self.running.remove(request)
-            self._retire(request)
+            self.scheduler.retire(request)
         request.finished = "abort"
+        self.counters.aborted += 1
 
     def step(self) -> list[Request]:
-        """Admit, prefill, or run one round; returns the requests that finished."""
-        self._admit()
-        fresh = [request for request in self.running if not request.answer]
-        if fresh:
-            self._prefill(fresh)
-        elif self.running:
-            self._round()
-        done = [request for request in self.running if request.finished]
-        self.running = [request for request in self.running if not request.finished]
+        """Admit, then one forward: a round for each answer that runs, and the next rows of prompts. Returns the
+        requests that finished."""
+        self.scheduler.admit()
+        settings, reads = self._plan()
+        if not reads:
+            return []
+        states = [request.state for request in reads if request.state is not None]
+        outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings, list(reads.values()))
+        for (request, read), outcome in zip(reads.items(), outcomes, strict=True):
+            self._note(request, read, outcome)
+        done = [request for request in reads if request.finished]
         for request in done:
-            self._retire(request)
+            self.scheduler.retire(request)
         return done
 
     def run(self, on_step: Callable[[], None] | None = None) -> None:
@@ -106,7 +130,54 @@ class Engine:
             if on_step is not None:
                 on_step()
 
+    def flush(self) -> None:
+        """Forget all kept prefixes."""
+        if self.scheduler.prefixes is not None:
+            self.scheduler.prefixes.clear()
+
+    def check_integrity(self) -> None:
+        """The books of the cache agree; raises AssertionError if not."""
+        self.scheduler.check_integrity()
+
     # ----------------------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> tuple[list[SpeculativeSettings | None], dict[Request, int]]:
+        """What each request of the next step proposes, and how many rows of its text it reads instead, if any."""
+        decoding = [request for request in self.running if request.answer and not request.unread]
+        chosen = dict(zip(decoding, self._choose(decoding), strict=True))
+        self.scheduler.make_room({request: scratch_slots(how) for request, how in chosen.items()})
+        budget, reads = self.prefill_tokens, {}
+        for request in self.running:
+            # A text that was preempted goes on with a round; only a prompt's last token is drawn from while reading.
+            wanted = request.unread + (not request.answer)
+            reads[request] = min(wanted, budget)
+            budget -= reads[request]
+        reads = {request: read for request, read in reads.items() if read or request in chosen}
+        return [chosen.get(request) for request in reads], reads
+
+    def _choose(self, decoding: Sequence[Request]) -> list[SpeculativeSettings | None]:
+        limit, settings = self.target.max_positions, []
+        for request in decoding:
+            assert request.state is not None
+            settings.append(fitting(request.speculation, request.state, limit))
+        return settings
+
+    def _note(self, request: Request, read: int, outcome: Outcome | None) -> None:
+        state = request.state
+        assert state is not None
+        if read:
+            if (
+                isinstance(self.proposer, DraftProposer)
+                and state.drafted
+                and (outcome or state.cached - state.absorbed > ABSORB_ROWS)
+            ):
+                self.proposer.catch_up([state])
+            if outcome is not None:
+                request.begin(outcome)
+                self.scheduler.keep_prompt(request)
+        elif outcome is not None:
+            request.note(outcome)
+        self.counters.note(request, read, outcome)
 
     def _check(self, prompt: Sequence[int], sampling: SamplingSettings) -> None:
         vocabulary, context = self.target.vocab_size, self.target.max_positions
@@ -138,76 +209,3 @@ class Engine:
             cause = f"the request needs {needed} cache slots; there are {len(self.pool.references)}"
             fix = f"give the engine at least {needed} slots, or ask for fewer new tokens"
             raise EyasError("engine.cache-full", cause, fix)
-
-    def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.max_running:
-            request = self.waiting[0]
-            if self._shares_prompts and any(r.prompt == request.prompt and not r.answer for r in self.running):
-                return  # the same prompt is being read: its rows can be shared in a step or two
-            shared = self.prefixes.match(request.prompt) if self.prefixes else []
-            slots = allocate(self.pool, self.prefixes, _slots_needed(request) - len(shared))
-            if slots is None:
-                assert self.running, "a request alone fits: submit() checks it"
-                self.pool.release(shared)
-                return
-            state = DecodeState(list(request.prompt), len(request.prompt), request.sampling, slots)
-            state.share(shared)
-            request.state, request.shared = state, shared
-            self.running.append(self.waiting.popleft())
-
-    def _prefill(self, fresh: list[Request]) -> None:
-        budget, chosen, counts = self.prefill_tokens, [], []
-        for request in fresh:
-            assert request.state is not None
-            count = min(len(request.prompt) - request.state.cached, budget)
-            if count:
-                chosen.append(request)
-                counts.append(count)
-                budget -= count
-        states = [request.state for request in chosen if request.state is not None]
-        tokens = prefill(self.target, self.cache, self.proposer.taps, states, counts)
-        for request, token in zip(chosen, tokens, strict=True):
-            request.begin(token)
-            if request.answer and self._shares_prompts:
-                self._keep_prompt(request)
-
-    @property
-    def _shares_prompts(self) -> bool:
-        """Whether running requests lend their prompt's rows; what a draft has not absorbed counts as absent."""
-        return self.prefixes is not None and not self.proposer.taps
-
-    def _keep_prompt(self, request: Request) -> None:
-        """Several answers to one prompt read it once."""
-        assert request.state is not None
-        assert self.prefixes is not None
-        rows = request.state.table[: len(request.prompt)].tolist()
-        self.pool.share(rows)
-        self.prefixes.keep((*request.prompt, request.answer[0]), rows)
-
-    def _round(self) -> None:
-        states = [request.state for request in self.running if request.state is not None]
-        limit = self.target.max_positions
-        settings = [fitting(request.speculation, s, limit) for request, s in zip(self.running, states, strict=True)]
-        outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings)
-        for request, outcome in zip(self.running, outcomes, strict=True):
-            request.note(outcome)
-
-    def _retire(self, request: Request) -> None:
-        """Give the slots back, or keep the rows that another prompt may share."""
-        state = request.state
-        assert state is not None
-        # The caller may hold the request for long; its features are of no more use.
-        state.pending = []
-        self.pool.release(state.spare)
-        table = state.table.tolist()
-        # Rows that the draft has not absorbed count as absent, or its proposals would depend on the cache.
-        rows = state.absorbed if self.proposer.taps else state.cached
-        self.pool.release(table[rows:])
-        if self.prefixes is None:
-            self.pool.release(table[:rows])
-        else:
-            self.prefixes.keep(state.tokens[: rows + 1], table[:rows])
-
-
-def _slots_needed(request: Request) -> int:
-    return len(request.prompt) + request.max_tokens + scratch_slots(request.speculation)

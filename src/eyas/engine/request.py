@@ -4,15 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.metrics import Round
+from eyas.speculate.constraint import Constraint
 from eyas.speculate.round import Outcome
+from eyas.speculate.sampling import TokenLogprobs
 from eyas.speculate.state import DecodeState
 
 FinishReason = Literal["stop", "length", "abort"]
 """``abort``: the caller gave the request up; what was answered until then stands."""
+
+
+class Watch(Protocol):
+    """Reads along, and may end the answer: for stops that are not single tokens."""
+
+    def watch(self, tokens: Sequence[int]) -> int | None:
+        """The answer's next tokens. How many of them stay, if the answer ends with them; None: it goes on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a request may want beyond its prompt, its sampling and its speculation."""
+
+    watch: Watch | None = None
+    constraint: Constraint | None = None
+    """The answer's grammar."""
+    top_logprobs: int | None = None
+    """None: no log-probabilities; n: the token's own and the n likeliest of each place."""
+    priority: int = 0
+    """Higher goes first."""
+    client: str = ""
+    """Clients of one priority take turns."""
+
+
+NO_EXTRAS = Extras()
 
 
 @dataclass(eq=False)
@@ -26,25 +54,47 @@ class Request:
     max_tokens: int
     """The answer's limit: what was asked for, or what the context leaves."""
     stop_ids: frozenset[int]
+    extras: Extras = NO_EXTRAS
     state: DecodeState | None = None
     """Set when the request is admitted."""
     shared: list[int] = field(default_factory=list)
     """Slots at the table's beginning that a kept prefix holds too."""
+    cached_prompt: int | None = None
+    """Tokens of the prompt that were not read, as the prefix cache had them; None: not begun."""
     origins: list[int] = field(default_factory=list)
     """Per answer token who proposed it: 0 the target itself, i the draft's step i."""
     rounds: list[Round] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Per answer token, if they were asked for."""
     finished: FinishReason | None = None
+    preemptions: int = 0
+    """How often it gave its slots up to others."""
+
+    @property
+    def priority(self) -> int:
+        return self.extras.priority
+
+    @property
+    def client(self) -> str:
+        return self.extras.client
+
+    @property
+    def unread(self) -> int:
+        """Rows of its text before the last token's that the caches lack."""
+        assert self.state is not None
+        return len(self.state.tokens) - 1 - self.state.cached
 
     @property
     def answer(self) -> list[int]:
         """The answer's tokens so far, a stop token included."""
         return [] if self.state is None else self.state.tokens[len(self.prompt) :]
 
-    def begin(self, token: int | None) -> None:
-        """Note the token drawn from the prompt; it belongs to no round."""
-        if token is not None:
-            self.origins.append(0)
-            self.finished = self._end([token])[1]
+    def begin(self, outcome: Outcome) -> None:
+        """Note the token drawn from the prompt, which belongs to no round."""
+        kept, self.finished = self._end(outcome.tokens)
+        assert kept == 1, "an answer has a token"
+        self.origins.append(0)
+        self.logprobs += outcome.logprobs
 
     def note(self, outcome: Outcome) -> None:
         """Note a round; cut the text at the first stop or at the limit."""
@@ -53,6 +103,7 @@ class Request:
         depths = outcome.tree.depths
         origins = [*(depths[node] for node in outcome.accepted), 0]
         self.origins += origins[:kept]
+        self.logprobs += outcome.logprobs[:kept]
         self.rounds.append(outcome.counted(kept))
         if kept < len(outcome.tokens):
             self.state.cut(len(self.state.tokens) - (len(outcome.tokens) - kept))
@@ -60,6 +111,18 @@ class Request:
 
     def _end(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """How many of the just committed tokens stay, and why the answer ends there, if it does."""
+        kept, reason = self._end_by_token(tokens)
+        watch, constraint = self.extras.watch, self.extras.constraint
+        stopped = watch.watch(tokens[:kept]) if watch is not None else None
+        if stopped is not None:
+            kept, reason = stopped, "stop"
+        if constraint is not None:
+            constraint.commit(tokens[:kept])
+            if reason is None and constraint.finished:
+                reason = "stop"
+        return kept, reason
+
+    def _end_by_token(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         before = len(self.answer) - len(tokens)
         for i, token in enumerate(tokens, start=1):
             if token in self.stop_ids:

@@ -6,7 +6,7 @@ EAGLE-3 (Li et al. 2025): the first step reads the target's features, each later
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -85,8 +85,21 @@ class NgramProposer:
             index = self._indices.setdefault(state, NgramIndex(self.max_ngram, self.min_ngram))
             for token in state.tokens[len(index.tokens) :]:
                 index.append(token)
-            proposals.append(Proposal(index.propose(wanted.num_steps)) if wanted else _root_alone(state))
+            proposals.append(
+                Proposal(_allowed(index.propose(wanted.num_steps), state)) if wanted else _root_alone(state)
+            )
         return proposals
+
+
+def _allowed(chain: Tree, state: DecodeState) -> Tree:
+    """The chain up to the first token that the request's grammar forbids."""
+    if state.constraint is None:
+        return chain
+    for i, token in enumerate(chain.tokens[1:], start=1):
+        mask = state.constraint.mask(chain.tokens[1:i])
+        if mask is not None and not bool(mask[token]):
+            return Tree.chain(chain.tokens[:i])
+    return chain
 
 
 class DraftProposer:
@@ -108,7 +121,7 @@ class DraftProposer:
             step = self.absorb([sketch.state for sketch in sketches])
             self._grow(sketches, step)
         depth = 2
-        while active := [sketch for sketch in sketches if sketch.wanted.num_steps >= depth]:
+        while active := [s for s in sketches if s.wanted.num_steps >= depth and s.growth.frontier]:
             self._grow(active, self._extend(active))
             depth += 1
         drafted = iter(sketches)
@@ -127,11 +140,16 @@ class DraftProposer:
                 self._absorb([state])
         return self._absorb(states)
 
-    def _absorb(self, states: Sequence[DecodeState]) -> Step:
-        """The next ABSORB_ROWS rows of each at most."""
+    def catch_up(self, states: Sequence[DecodeState]) -> None:
+        """Absorb all rows but the last, which the next proposal takes: other prompts may share them from then on."""
+        while behind := [state for state in states if state.cached - state.absorbed > 1]:
+            self._absorb(behind, keep=1)
+
+    def _absorb(self, states: Sequence[DecodeState], keep: int = 0) -> Step:
+        """The next ABSORB_ROWS rows of each at most; the last ``keep`` ones wait."""
         parts, features = [], []
         for state in states:
-            first, count = state.absorbed, min(state.cached - state.absorbed, ABSORB_ROWS)
+            first, count = state.absorbed, min(state.cached - state.absorbed - keep, ABSORB_ROWS)
             assert count > 0, "every round leaves at least the root's feature"
             chunk, slots = state.tokens[first + 1 : first + count + 1], state.table[first : first + count].tolist()
             parts.append(Part.chain(chunk, first, slots, state.table[:first]))
@@ -171,6 +189,8 @@ class DraftProposer:
             rows = slice(first, first + len(sketch.growth.frontier))
             first = rows.stop
             sketch.carried |= zip(sketch.growth.frontier, step.carried[rows], strict=True)
+            if sketch.state.constraint is not None:
+                log_q[rows] = self._constrained(logits[rows], sketch)
             if sketch.wanted.draft_sampling == "probabilistic":
                 sketch.draw(self._over_target_vocabulary(logits[rows][0]))
                 continue
@@ -178,6 +198,18 @@ class DraftProposer:
             values, ids = log_q[rows].topk(topk)
             tokens = self.draft.to_target_ids(ids).tolist()
             sketch.growth = expand(sketch.growth, tokens, values.tolist(), topk)
+
+    def _constrained(self, logits_FD: Tensor, sketch: _Sketch) -> Tensor:
+        """Log-probabilities [F, D] of the frontier over what the grammar allows; all −inf where it allows no token."""
+        constraint = sketch.state.constraint
+        assert constraint is not None
+        ids = self.draft.to_target_ids(torch.arange(logits_FD.shape[-1], device=logits_FD.device)).cpu()
+        masked = logits_FD.clone()
+        for row, node in zip(masked, sketch.growth.frontier, strict=True):
+            mask = constraint.mask(sketch.path_tokens(node))
+            if mask is not None:
+                row[~mask[ids].to(row.device)] = -torch.inf
+        return masked.log_softmax(-1).nan_to_num(nan=-torch.inf)
 
     def _over_target_vocabulary(self, logits_D: Tensor) -> Tensor:
         """Draft logits → [V], −inf for tokens that the draft cannot propose."""
@@ -210,11 +242,22 @@ class _Sketch:
             node = self.growth.parents[node]
         return path[::-1]
 
+    def path_tokens(self, node: int) -> list[int]:
+        """Tokens from the root's child down to ``node``; none for the root."""
+        path = []
+        while node > 0:
+            path.append(self.growth.tokens[node])
+            node = self.growth.parents[node]
+        return path[::-1]
+
     def draw(self, logits_V: Tensor) -> None:
         """Draw the chain's next token from the draft's distribution, shaped as the target's is."""
         state, path = self.state, list(self.growth.tokens[1:])
-        position = len(state.tokens) + len(path)
-        log_q = process(logits_V, state.params, state.history(path), position)
+        position, history = len(state.tokens) + len(path), state.history(path)
+        if history.allowed is not None and not bool((history.allowed.to(logits_V.device) & logits_V.isfinite()).any()):
+            self.growth = replace(self.growth, frontier=())  # the grammar allows only what the draft cannot say
+            return
+        log_q = process(logits_V, state.params, history, position)
         kept = log_q.isfinite().nonzero()[:, 0]
         token = noise.draw(log_q[kept], kept, state.params.seed, position, noise.PROPOSAL)
         self.q.append(log_q.exp())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -17,10 +16,18 @@ from torch import Tensor
 from eyas import metrics
 from eyas.config import SpeculativeSettings
 from eyas.kernels import KVCache, Part, Rows
-from eyas.models.target import Outputs, Target
+from eyas.models.target import Target
 from eyas.speculate.accept import Uniforms, speculative_sample, walk
 from eyas.speculate.propose import Proposal, Proposer
-from eyas.speculate.sampling import History, SamplingParams, edits_logits, process, target_tokens
+from eyas.speculate.sampling import (
+    History,
+    SamplingParams,
+    TokenLogprobs,
+    edits_logits,
+    process,
+    target_tokens,
+    token_logprobs,
+)
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Tree
 
@@ -36,6 +43,8 @@ class Outcome:
     """Nodes of the tree, in order."""
     tokens: tuple[int, ...]
     """Committed: the accepted drafts, then the target's own token; a + 1 of them."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Per committed token, where the request asks for them."""
 
     def counted(self, kept: int) -> metrics.Round:
         """As the figures count it when a stop or a limit leaves the first ``kept`` tokens."""
@@ -45,41 +54,110 @@ class Outcome:
         return metrics.Round(kept if cut else len(self.accepted), len(self.tree) - 1, cut, depth)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One request's part in a round: rows of its text that the caches lack, then the tree on the last token."""
+
+    state: DecodeState
+    count: int
+    """Rows read before the tree."""
+    proposal: Proposal | None
+    """None: the reading does not come to the last token yet."""
+
+    def part(self) -> Part:
+        """The rows, the tree's on the last one read."""
+        state, n = self.state, self.count
+        first, tree = state.cached, self.proposal.tree if self.proposal else None
+        tokens, positions, parents = (
+            state.tokens[first : first + n],
+            list(range(first, first + n)),
+            list(range(-1, n - 1)),
+        )
+        if tree is not None:
+            tokens = [*tokens, *tree.tokens]
+            positions += [state.root_position + depth for depth in tree.depths]
+            parents += [n + parent if parent >= 0 else n - 1 for parent in tree.parents]
+        return Part(tokens, positions, parents, state.spare[: len(tokens)], state.table)
+
+
 def speculative_round(
     target: Target,
     cache: KVCache,
     proposer: Proposer,
     states: Sequence[DecodeState],
     settings: Sequence[SpeculativeSettings | None],
-) -> list[Outcome]:
-    """Propose, verify and commit once for every request. Requests accept different lengths.
+    reads: Sequence[int] | None = None,
+) -> list[Outcome | None]:
+    """Propose, verify and commit once for every request, which accept different lengths; in the same forward, read on.
 
-    Raises ``model.nonfinite`` if the target gives NaN.
+    ``reads[i]``, where not 0: the rows of a text that the caches lack to read instead. If its last token is among them,
+    the next one is drawn and committed, which belongs to no round (its outcome has the root alone); else the outcome is
+    None. Raises ``model.nonfinite`` if the target gives NaN.
     """
-    proposals = proposer.propose(states, settings)
-    rows, starts = verification_rows(states, [proposal.tree for proposal in proposals])
+    turns = _turns(proposer, states, settings, reads or [0] * len(states))
+    rows = Rows.build([turn.part() for turn in turns])
     out = target.new_outputs(len(rows), proposer.taps)
     target.forward(rows, cache, out)
-    choices = accept(target.logits(out.hidden), states, proposals, starts)
-    outcomes = []
-    for state, proposal, start, (path, last) in zip(states, proposals, starts, choices, strict=True):
-        kept = [start, *(start + node for node in path)]
-        state.take(rows.slots[kept].tolist(), out.features[kept] if proposer.taps else None)
-        tokens = (*(proposal.tree.tokens[node] for node in path), last)
-        state.tokens += tokens
-        outcomes.append(Outcome(proposal.tree, tuple(path), tokens))
+    outcomes = decide(target, out.hidden, turns)
+    start = 0
+    for turn, outcome in zip(turns, outcomes, strict=True):
+        root = start + turn.count
+        kept = list(range(start, root))
+        start = root
+        if outcome is not None:
+            kept += [root, *(root + node for node in outcome.accepted)]
+            start += len(outcome.tree)
+        turn.state.take(rows.slots[kept].tolist(), out.features[kept] if proposer.taps else None)
+        turn.state.tokens += outcome.tokens if outcome is not None else ()
     return outcomes
 
 
-def verification_rows(states: Sequence[DecodeState], trees: Sequence[Tree]) -> tuple[Rows, list[int]]:
-    """All trees as one flat ragged batch, and the row of each tree's root."""
-    parts, starts, start = [], [], 0
-    for state, tree in zip(states, trees, strict=True):
-        positions = [state.root_position + depth for depth in tree.depths]
-        parts.append(Part(tree.tokens, positions, tree.parents, state.spare[: len(tree)], state.table))
-        starts.append(start)
-        start += len(tree)
-    return Rows.build(parts), starts
+def _turns(
+    proposer: Proposer,
+    states: Sequence[DecodeState],
+    settings: Sequence[SpeculativeSettings | None],
+    reads: Sequence[int],
+) -> list[Turn]:
+    decoding = [i for i, count in enumerate(reads) if not count]
+    given = proposer.propose([states[i] for i in decoding], [settings[i] for i in decoding]) if decoding else []
+    proposals = iter(given)
+    turns = []
+    for state, count in zip(states, reads, strict=True):
+        if not count:
+            turns.append(Turn(state, 0, next(proposals)))
+        elif state.cached + count == len(state.tokens):
+            turns.append(Turn(state, count - 1, Proposal(Tree.chain(state.tokens[-1:]))))
+        else:
+            turns.append(Turn(state, count, None))
+    return turns
+
+
+def decide(target: Target, hidden_RH: Tensor, turns: Sequence[Turn]) -> list[Outcome | None]:
+    """What each turn accepts, from the states of all rows; only the trees' rows are asked for logits."""
+    asked: list[int] = []
+    starts, states, proposals, row = [], [], [], 0
+    for turn in turns:
+        row += turn.count
+        if turn.proposal is not None:
+            starts.append(len(asked))
+            asked += range(row, row + len(turn.proposal.tree))
+            row += len(turn.proposal.tree)
+            states.append(turn.state)
+            proposals.append(turn.proposal)
+    if not asked:
+        return [None] * len(turns)
+    logits_RV = target.logits(hidden_RH if len(asked) == row else hidden_RH[asked])
+    choices = accept(logits_RV, states, proposals, starts)
+    outcomes = []
+    for state, proposal, start, (path, last) in zip(states, proposals, starts, choices, strict=True):
+        tokens = (*(proposal.tree.tokens[node] for node in path), last)
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if state.top_logprobs is not None:
+            rows = logits_RV[[start, *(start + node for node in path)]]
+            logprobs = token_logprobs(rows, tokens, state.top_logprobs)
+        outcomes.append(Outcome(proposal.tree, tuple(path), tokens, logprobs))
+    decided = iter(outcomes)
+    return [None if turn.proposal is None else next(decided) for turn in turns]
 
 
 def accept(
@@ -89,7 +167,7 @@ def accept(
     params: list[SamplingParams] = []
     positions, histories, one_hot = [], [], []
     for state, proposal in zip(states, proposals, strict=True):
-        edited = edits_logits(state.params)
+        edited = edits_logits(state.params) or state.constraint is not None
         for node, depth in enumerate(proposal.tree.depths):
             if proposal.q is None:
                 one_hot.append(len(params))
@@ -112,51 +190,3 @@ def accept(
         a, last = speculative_sample(torch.stack(log_p).exp(), proposal.q, drafted, uniforms)
         choices.append((list(range(1, a + 1)), last))
     return choices
-
-
-def prefill(
-    target: Target,
-    cache: KVCache,
-    taps: tuple[int, ...],
-    states: Sequence[DecodeState],
-    counts: Sequence[int],
-) -> list[int | None]:
-    """Run the next ``counts[i]`` prompt tokens of each request; where a prompt ends, draw and commit the next token.
-
-    That token belongs to no round. Returns it, or None while the prompt goes on.
-    """
-    rows = Rows.build(
-        [
-            Part.chain(state.tokens[state.cached :][:count], state.cached, state.spare[:count], state.table)
-            for state, count in zip(states, counts, strict=True)
-        ]
-    )
-    out = target.new_outputs(len(rows), taps)
-    target.forward(rows, cache, out)
-    stops = list(accumulate(counts))
-    ends = {i: stop - 1 for i, (s, stop) in enumerate(zip(states, stops, strict=True)) if _completes(s, counts[i])}
-    drawn = _first_tokens(target, out, [states[i] for i in ends], list(ends.values()))
-    for state, count, stop in zip(states, counts, stops, strict=True):
-        features = out.features[stop - count : stop] if taps else None
-        state.take(rows.slots[stop - count : stop].tolist(), features)
-    first: list[int | None] = [None] * len(states)
-    for i, token in zip(ends, drawn, strict=True):
-        states[i].tokens.append(token)
-        first[i] = token
-    return first
-
-
-def _completes(state: DecodeState, count: int) -> bool:
-    return state.cached + count == len(state.tokens)
-
-
-def _first_tokens(target: Target, out: Outputs, states: Sequence[DecodeState], rows: Sequence[int]) -> list[int]:
-    """The token after each prompt, from the row at its end."""
-    if not states:
-        return []
-    return target_tokens(
-        target.logits(out.hidden[rows]),
-        [state.params for state in states],
-        [len(state.tokens) for state in states],
-        [state.history() for state in states],
-    ).tolist()

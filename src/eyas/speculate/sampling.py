@@ -5,7 +5,8 @@ The steps, in this order, on one row of logits:
 1. logit bias: added.
 2. Repetition penalty r: logits of tokens in the prompt or the output are divided by r if positive, else
    multiplied by it (Keskar et al. 2019).
-3. Frequency and presence penalty: logit -= frequency * count + presence * [count > 0], counted in the output.
+3. Frequency and presence penalty: logit -= frequency * count + presence * [count > 0], counted in the output. Then
+   what the grammar forbids is left out.
 4. Temperature 0 ends here: the argmax, and the lowest id wins ties. Otherwise divide by the temperature.
 5. top-k: keep tokens at least as likely as the k-th (so equals of the k-th stay).
 6. top-p: of these, renormalised, keep the fewest most likely ones that reach p (Holtzman et al. 2020); of
@@ -24,7 +25,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -70,6 +71,8 @@ class History:
 
     prompt: Sequence[int]
     output: Sequence[int]
+    allowed: Tensor | None = None
+    """[V] bool on the host: what a grammar lets the row become; None: anything."""
 
 
 def edits_logits(params: SamplingParams) -> bool:
@@ -85,9 +88,15 @@ def penalise(logits_V: Tensor, params: SamplingParams, history: History) -> Tens
     Errors: ``request.sampling`` for a logit bias outside the vocabulary.
     """
     x = logits_V.to(torch.float32)
-    if not edits_logits(params):
+    if edits_logits(params):
+        x = _edit(x.clone(), params, history)
+    if history.allowed is None:
         return x
-    x = x.clone()
+    assert bool(history.allowed.any()), "a grammar allows something, or the answer has ended"
+    return x.masked_fill(~history.allowed.to(x.device), -math.inf)
+
+
+def _edit(x: Tensor, params: SamplingParams, history: History) -> Tensor:
     if params.logit_bias:
         outside = [i for i in params.logit_bias if not 0 <= i < len(x)]
         if outside:
@@ -186,7 +195,7 @@ def target_tokens(
     """The target's own token of each row, [R] int64: greedy, or drawn with the noise of (seed, position).
 
     Row r has its request's ``params[r]``, and ``positions[r]``, the position that its token will take (the
-    row's position + 1). ``histories[r]`` is read only where ``edits_logits(params[r])``.
+    row's position + 1). Of ``histories[r]`` the tokens are read only where ``edits_logits(params[r])``.
 
     Errors: ``model.nonfinite`` naming the position, ``request.sampling``.
     """
@@ -194,7 +203,7 @@ def target_tokens(
     best_R, tokens_R = logits_RV.max(-1)
     _require_finite(best_R, positions)
     for r, p in enumerate(params):
-        if p.temperature == 0 and not edits_logits(p):
+        if p.temperature == 0 and not edits_logits(p) and histories[r].allowed is None:
             continue
         x = penalise(logits_RV[r], p, histories[r])
         tokens_R[r] = x.argmax() if p.temperature == 0 else _drawn(x, p, positions[r])
@@ -204,6 +213,26 @@ def target_tokens(
 def _drawn(penalised_V: Tensor, params: SamplingParams, position: int) -> int:
     kept = keep(penalised_V, params)
     return noise.draw(kept.scores, kept.ids, params.seed, position)
+
+
+class TokenLogprobs(NamedTuple):
+    """A token's log-probability under the target's own distribution, before every step above, and the likeliest."""
+
+    own: float
+    top_ids: tuple[int, ...]
+    top: tuple[float, ...]
+    """Of ``top_ids``, highest first."""
+
+
+def token_logprobs(logits_nV: Tensor, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, ...]:
+    """Of the token that each row became; ``top`` likeliest ones beside it."""
+    found = []
+    for logits_V, token in zip(logits_nV, tokens, strict=True):
+        # A row by itself, so that its figures do not depend on the others.
+        logprobs = logits_V.float().log_softmax(-1)
+        best = logprobs.topk(min(top, len(logprobs)))
+        found.append(TokenLogprobs(float(logprobs[token]), tuple(best.indices.tolist()), tuple(best.values.tolist())))
+    return tuple(found)
 
 
 def _require_finite(best: Tensor, positions: Sequence[int]) -> None:

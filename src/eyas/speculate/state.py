@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from eyas.speculate.constraint import Constraint
 from eyas.speculate.sampling import History, SamplingParams
 
 
@@ -31,6 +32,12 @@ class DecodeState:
     """Draft rows 0 … absorbed − 1 are in the draft's cache, computed from the target's own features."""
     pending: list[Tensor] = field(default_factory=list)
     """Features [·, n · H] of positions absorbed … cached − 1, for the draft to absorb."""
+    drafted: bool = True
+    """Whether a draft may come to propose; else features are not kept, and nothing is absorbed from then on."""
+    constraint: Constraint | None = None
+    """The grammar of the answer."""
+    top_logprobs: int | None = None
+    """How many of the likeliest tokens' log-probabilities each round tells; None: not the token's own either."""
 
     @property
     def cached(self) -> int:
@@ -53,7 +60,7 @@ class DecodeState:
         self.table = torch.cat([self.table, torch.tensor(slots, dtype=torch.int64)])
         used = set(slots)
         self.spare = [slot for slot in self.spare if slot not in used]
-        if features is not None:
+        if features is not None and self.drafted:
             self.pending.append(features)
 
     def cut(self, num_tokens: int) -> None:
@@ -67,7 +74,17 @@ class DecodeState:
         self.absorbed = min(self.absorbed, rows)
         self.pending = [torch.cat(self.pending)[:kept]] if self.pending and kept > 0 else []
 
+    def forget_rows(self) -> None:
+        """The caches hold nothing of the text any more; its slots are someone else's."""
+        self.table = torch.empty(0, dtype=torch.int64)
+        self.spare, self.pending, self.absorbed = [], [], 0
+
+    def stop_drafting(self) -> None:
+        """No draft will propose from here on: its features are of no more use."""
+        self.drafted, self.pending = False, []
+
     def history(self, path: Sequence[int] = ()) -> History:
-        """The tokens before the one to be drawn, a tree path's own included."""
+        """The tokens before the one to be drawn, a tree path's own included, and what the grammar allows there."""
         n = self.prompt_length
-        return History(self.tokens[:n], [*self.tokens[n:], *path])
+        allowed = self.constraint.mask(path) if self.constraint is not None else None
+        return History(self.tokens[:n], [*self.tokens[n:], *path], allowed)

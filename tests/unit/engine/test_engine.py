@@ -10,7 +10,16 @@ from eyas.errors import EyasError
 from eyas.metrics import completion_tokens
 from eyas.models.llama import LlamaTarget
 from eyas.speculate.propose import NgramProposer
-from rigs import Oracle, chain, plain_answers, random_draft, random_prompt, random_target, tree
+from rigs import (
+    Oracle,
+    assert_all_slots_returned,
+    chain,
+    plain_answers,
+    random_draft,
+    random_prompt,
+    random_target,
+    tree,
+)
 
 EIGHT = SamplingSettings(max_new_tokens=8)
 
@@ -18,12 +27,6 @@ EIGHT = SamplingSettings(max_new_tokens=8)
 @pytest.fixture(scope="module")
 def target() -> LlamaTarget:
     return random_target(layers=2)
-
-
-def assert_all_slots_returned(engine: Engine) -> None:
-    while engine.prefixes is not None and engine.prefixes.drop_oldest():
-        pass
-    assert engine.pool.num_free == len(engine.pool.references)
 
 
 def test_requests_are_answered_and_every_slot_comes_back(target: LlamaTarget) -> None:
@@ -50,7 +53,7 @@ def test_steps_admit_as_many_as_may_run_and_prefill_by_budget(target: LlamaTarge
     assert [r.state is not None and r.state.cached for r in requests] == [5, 3, False]
     assert [len(r.answer) for r in requests] == [1, 0, 0]
     engine.step()
-    assert [len(r.answer) for r in requests] == [1, 1, 0]
+    assert [len(r.answer) for r in requests] == [2, 1, 0], "the second prompt's rows ride along with a round"
     engine.run()
     assert [len(r.answer) for r in requests] == [8, 8, 8]
 

@@ -21,7 +21,7 @@ def started(max_tokens: int = 100) -> Request:
     state.take(range(3), None)
     state.tokens.append(1)
     request.state = state
-    request.begin(1)
+    request.begin(Outcome(Tree.chain([52]), (), (1,)))
     return request
 
 
@@ -107,7 +107,7 @@ def test_an_answer_of_one_token_has_no_rounds(limit: int, token: int, reason: st
     assert request.state is not None
     request.state.tokens[-1] = token
     request.max_tokens, request.origins = limit, []
-    request.begin(token)
+    request.begin(Outcome(Tree.chain([52]), (), (token,)))
     assert request.finished == reason
     assert request.rounds == []
     assert request.origins == [0]
@@ -121,14 +121,6 @@ def test_a_tree_counts_its_nodes_and_names_its_depth() -> None:
     assert request.answer == [1, 2, 5, 7]
     assert request.origins == [0, 1, 2, 0]
     assert request.rounds == [Round(2, 5, depth=3)]
-
-
-def test_the_prompts_chunks_before_the_last_give_no_token() -> None:
-    request = Request(PROMPT, SamplingSettings(), None, 5, frozenset())
-    assert request.answer == []
-    request.begin(None)
-    assert request.origins == []
-    assert request.finished is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12), st.integers(1, 25), st.data())

@@ -12,7 +12,7 @@ from eyas.errors import EyasError
 from eyas.kernels import KVCache
 from eyas.models.llama import LlamaTarget
 from eyas.speculate.propose import NoProposer, Proposal
-from eyas.speculate.round import Outcome, accept, prefill, speculative_round, verification_rows
+from eyas.speculate.round import Outcome, Turn, accept, speculative_round
 from eyas.speculate.state import DecodeState
 from eyas.speculate.tree import Tree
 from rigs import Oracle, chain, plain_answers, random_prompt, random_target
@@ -30,14 +30,22 @@ def state(prompt: Sequence[int], first_slot: int = 0, **sampling: float) -> Deco
     return DecodeState(list(prompt), len(prompt), SamplingSettings(**sampling), slots)
 
 
+def read(
+    target: LlamaTarget, cache: KVCache, taps: tuple[int, ...], states: list[DecodeState], counts: list[int]
+) -> list[int | None]:
+    """Read on in each text; the token drawn where it ends."""
+    outcomes = speculative_round(target, cache, Fixed([], taps), states, [None] * len(states), counts)
+    return [outcome.tokens[0] if outcome else None for outcome in outcomes]
+
+
 def ready(target: LlamaTarget, cache: KVCache, taps: tuple[int, ...], states: list[DecodeState]) -> None:
-    prefill(target, cache, taps, states, [len(s.tokens) for s in states])
+    read(target, cache, taps, states, [len(s.tokens) for s in states])
 
 
 def anew(target: LlamaTarget, tokens: Sequence[int]) -> tuple[KVCache, torch.Tensor]:
     """Cache, slot = position, and features [n, …] of a text read in one forward."""
     cache, whole = target.new_cache(len(tokens) + 1), state([*tokens])
-    prefill(target, cache, TAPS, [whole], [len(tokens)])
+    read(target, cache, TAPS, [whole], [len(tokens)])
     return cache, torch.cat(whole.pending)
 
 
@@ -65,10 +73,10 @@ def test_prefill_in_chunks_gives_the_same_caches_and_token(target: LlamaTarget) 
     prompts = [random_prompt(seed, 9 + 4 * seed) for seed in range(3)]
     truth = [answer[0] for answer in plain_answers(target, prompts, [SamplingSettings(max_new_tokens=1)] * 3)]
     cache, states = target.new_cache(300), [state(p, 100 * i) for i, p in enumerate(prompts)]
-    given = prefill(target, cache, TAPS, states, [9, 5, 1])
+    given = read(target, cache, TAPS, states, [9, 5, 1])
     assert given == [truth[0], None, None]
-    assert prefill(target, cache, TAPS, states[1:], [8, 3]) == [truth[1], None]
-    assert prefill(target, cache, TAPS, states[2:], [13]) == [truth[2]]
+    assert read(target, cache, TAPS, states[1:], [8, 3]) == [truth[1], None]
+    assert read(target, cache, TAPS, states[2:], [13]) == [truth[2]]
     for s in states:
         assert s.cached == s.prompt_length == len(s.tokens) - 1
         assert_caches_are_of_the_text(target, cache, s)
@@ -113,16 +121,17 @@ def test_every_accepted_length_in_one_batch(target: LlamaTarget) -> None:
         assert_caches_are_of_the_text(target, cache, s)
 
 
-def test_verification_rows() -> None:
-    one, two = state([1, 2, 3]), state([4, 5], 100)
+def test_a_turns_rows() -> None:
+    one, two = state([1, 2, 3]), state([4, 5, 6, 7], 100)
     one.take([0, 1], None)
     two.take([100], None)
-    rows, starts = verification_rows([one, two], [Tree((3, 7, 8), (-1, 0, 0)), Tree.chain([5, 6])])
-    assert starts == [0, 3]
-    assert rows.tokens.tolist() == [3, 7, 8, 5, 6]
-    assert rows.positions.tolist() == [2, 3, 3, 1, 2]
-    assert rows.parent.tolist() == [-1, 0, 0, -1, 3]
-    assert rows.slots.tolist() == [2, 3, 4, 101, 102]
+    part = Turn(one, 0, Proposal(Tree((3, 7, 8), (-1, 0, 0)))).part()
+    assert (list(part.tokens), list(part.positions), list(part.parents)) == ([3, 7, 8], [2, 3, 3], [-1, 0, 0])
+    assert list(part.slots) == [2, 3, 4]
+    whole = Turn(two, 2, Proposal(Tree((7, 8, 9), (-1, 0, 0)))).part()
+    assert (list(whole.tokens), list(whole.positions)) == ([5, 6, 7, 8, 9], [1, 2, 3, 4, 4])
+    assert (list(whole.parents), list(whole.slots)) == ([-1, 0, 1, 2, 2], [101, 102, 103, 104, 105])
+    assert list(Turn(two, 2, None).part().tokens) == [5, 6]
 
 
 def test_acceptance_draws_each_node_with_its_own_position_and_history() -> None:

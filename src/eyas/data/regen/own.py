@@ -45,7 +45,7 @@ class OwnEngine(AnswerSource):
         self.renderer = Renderer(session.tokenizer, rendering, session.eos_ids)
         room = min(settings.max_new_tokens + PROMPT_ROOM, session.target.max_positions)
         self.engine = session.engine(None, num_slots or batch * room)
-        self.engine.max_running = batch
+        self.engine.scheduler.max_running = batch
         self._thinks = THINK_CLOSE in session.tokenizer.get_added_vocab()
         self._facts = facts
         self._open: dict[Request, tuple[Ask, bool]] = {}

@@ -1,0 +1,215 @@
+"""What a step of the engine costs: a measured table, and its correction by what steps then really took.
+
+No torch: the table is data, and the controller of K (:mod:`eyas.speculate.policy`) reads it hundreds of times a second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+KNOTS = 10
+"""Corrections stand at 1, 2, 4 … 512 rows; between them they are interpolated over the logarithm of the rows."""
+COMMON, DRAFT, ATTEND = KNOTS, KNOTS + 1, KNOTS + 2
+DRIFT = 0.03
+"""Standard deviation by which the whole machine's speed wanders from one step to the next, relative."""
+WANDER = 0.002
+"""The same of one region's own error of the table."""
+TABLE_ERROR, MACHINE_ERROR, SHARE_ERROR = 0.1, 0.5, 0.25
+"""Relative errors to expect of a measured curve, of the machine's speed, and of the draft's and the context's part."""
+SURPRISE = 2.5
+"""Standard deviations beyond which a duration counts for less: a pause, or a busy neighbour."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds over a count of rows: piecewise linear, never falling; before the first point flat, beyond the last one
+    with the slope of the last piece."""
+
+    counts: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.counts) == len(self.seconds) > 0
+        assert list(self.counts) == sorted(set(self.counts)), self.counts
+        assert self.counts[0] >= 0
+        assert all(b >= a >= 0 for a, b in zip(self.seconds, (*self.seconds[1:], math.inf), strict=True)), self.seconds
+
+    @classmethod
+    def fitted(cls, points: Sequence[tuple[int, float]]) -> Self:
+        """The nearest curve that never falls (pool adjacent violators) through (count, seconds); equal counts are
+        averaged first."""
+        counts = sorted({count for count, _ in points})
+        blocks: list[tuple[float, int]] = []
+        for count in counts:
+            values = [seconds for other, seconds in points if other == count]
+            mean, size = sum(values) / len(values), 1
+            while blocks and blocks[-1][0] > mean:
+                before, n = blocks.pop()
+                mean, size = (before * n + mean * size) / (n + size), n + size
+            blocks.append((mean, size))
+        return cls(tuple(counts), tuple(mean for mean, size in blocks for _ in range(size)))
+
+    def at(self, count: ArrayLike) -> NDArray[np.float64]:
+        """Seconds for each count, same shape."""
+        x = np.asarray(count, dtype=np.float64)
+        y = np.interp(x, self.counts, self.seconds)
+        return y + np.maximum(x - self.counts[-1], 0.0) * self.last_slope
+
+    @property
+    def last_slope(self) -> float:
+        """Seconds a row beyond the last point; of a single point, its seconds spread over its count."""
+        if len(self.counts) == 1:
+            return self.seconds[0] / max(self.counts[0], 1)
+        # From the middle on: two neighbouring points are too near for a slope out of noisy times.
+        middle = len(self.counts) // 2 if len(self.counts) > 2 else 0
+        rise, run = self.seconds[-1] - self.seconds[middle], self.counts[-1] - self.counts[middle]
+        return rise / run
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What one step of the engine runs."""
+
+    rows: int
+    """Target rows: roots, drafts to verify, and prompt rows."""
+    requests: int
+    """Requests that decode."""
+    attended: float
+    """Σ over target rows of the committed positions that the row reads."""
+    proposing: int = 0
+    """Requests with K ≥ 1."""
+    absorbed: float = 0
+    """Draft rows of their first step."""
+    steps: tuple[int, ...] = ()
+    """Draft rows of each later step."""
+    draft_attended: float = 0
+    """Σ over draft rows of the positions read."""
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Seconds, measured when the engine started. Everything outside the three curves is linear."""
+
+    verify: Curve
+    """A target step over so many rows, head, acceptance and commit included, at a short context."""
+    absorb: Curve
+    """The draft's first step over so many rows of one request."""
+    step: Curve
+    """One later step of the draft over so many rows, each of its own request, with head and choice."""
+    per_request: float = 0.0
+    """Of a decoding request beyond its rows."""
+    per_proposal: float = 0.0
+    """Of a proposing request beyond its absorbed rows: its share of head, choice and bookkeeping."""
+    attend: float = 0.0
+    """Of a target row, per committed position that it reads."""
+    draft_attend: float = 0.0
+    """Of a draft row, per position that it reads."""
+
+    def parts(self, shape: StepShape) -> tuple[float, float, float]:
+        """Seconds of (the target's rows, its context, the draft)."""
+        target = float(self.verify.at(shape.rows)) + shape.requests * self.per_request
+        draft = shape.proposing * self.per_proposal + shape.draft_attended * self.draft_attend
+        if shape.proposing:
+            draft += float(self.absorb.at(shape.absorbed))
+        draft += sum(float(self.step.at(count)) for count in shape.steps if count)
+        return target, shape.attended * self.attend, draft
+
+    def seconds(self, shape: StepShape) -> float:
+        """Of the whole step."""
+        return sum(self.parts(shape))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for documents and /server_info."""
+        return asdict(self)
+
+
+class CostModel:
+    """The table times corrections learnt from measured steps.
+
+    A Kalman filter over log(measured / predicted): one state for the speed of the whole machine, which wanders quickly
+    and cancels in every comparison, and slow ones for the errors of the table by rows, of the draft's part and of the
+    context's. So a busy neighbour that slows plain and speculative steps alike changes no choice, and a table that is
+    wrong about one of them is mended by the steps themselves.
+    """
+
+    def __init__(self, table: CostTable) -> None:
+        self.table = table
+        self._state = np.zeros(KNOTS + 3)
+        variance = np.square(np.array([TABLE_ERROR] * KNOTS + [MACHINE_ERROR, SHARE_ERROR, SHARE_ERROR]))
+        self._cov = np.diag(variance)
+        self._wander = np.square(np.array([WANDER] * KNOTS + [DRIFT, WANDER, WANDER]))
+        # What is not seen for long goes back to the table and to the table's own uncertainty, and no further.
+        self._keep = 1 - self._wander / (2 * variance)
+        self._noise = 0.1**2
+
+    def verify_at(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Corrected seconds of the target over each count of rows, ascending; never falling. Without what the whole
+        machine's speed adds."""
+        knots = np.log2(np.maximum(rows, 1))
+        corrected = self.table.verify.at(rows) * np.exp(np.interp(knots, np.arange(KNOTS), self._state[:KNOTS]))
+        return np.maximum.accumulate(corrected)
+
+    @property
+    def draft_factor(self) -> float:
+        """By what the table's draft costs are to be multiplied."""
+        return math.exp(self._state[DRAFT])
+
+    @property
+    def attend_factor(self) -> float:
+        """By what the table's costs of context are to be multiplied."""
+        return math.exp(self._state[ATTEND])
+
+    @property
+    def speed(self) -> float:
+        """How much longer all steps take now than when the table was measured."""
+        return math.exp(self._state[COMMON])
+
+    def seconds(self, shape: StepShape) -> float:
+        """Corrected seconds of a step on the machine as it is now."""
+        return self.speed * sum(self._parts(shape)[0])
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """A step of this shape took so long."""
+        assert seconds > 0, seconds
+        parts, hats = self._parts(shape)
+        total = sum(parts)
+        h = np.zeros(KNOTS + 3)
+        h[:KNOTS] = hats * (parts[0] / total)
+        h[COMMON], h[DRAFT], h[ATTEND] = 1.0, parts[2] / total, parts[1] / total
+        self._state *= self._keep
+        self._cov *= np.outer(self._keep, self._keep)
+        self._cov[np.diag_indices(KNOTS + 3)] += self._wander
+        surprise = math.log(seconds / (self.speed * total))
+        towards = self._cov @ h
+        spread = float(h @ towards)
+        excess = max(abs(surprise) / math.sqrt(spread + self._noise) / SURPRISE, 1.0)
+        total_spread = spread + self._noise * excess**4
+        self._state += towards * (surprise / excess / total_spread)
+        self._cov -= np.outer(towards, towards) / total_spread
+        residual = min(surprise**2, 9 * self._noise)
+        self._noise = max(self._noise + 0.02 * (residual - self._noise), 0.02**2)
+
+    def to_json(self) -> dict[str, Any]:
+        """The corrections as factors: by rows, of the draft, of the context, of the machine."""
+        rows = {str(1 << i): round(math.exp(value), 3) for i, value in enumerate(self._state[:KNOTS])}
+        return {
+            "rows": rows,
+            "draft": round(self.draft_factor, 3),
+            "context": round(self.attend_factor, 3),
+            "machine": round(self.speed, 3),
+            "noise": round(math.sqrt(self._noise), 3),
+        }
+
+    def _parts(self, shape: StepShape) -> tuple[tuple[float, float, float], NDArray[np.float64]]:
+        """Corrected seconds of (rows, context, draft), and how much each knot counts at these rows."""
+        place = min(math.log2(max(shape.rows, 1)), KNOTS - 1)
+        hats = np.maximum(1 - np.abs(np.arange(KNOTS) - place), 0.0)
+        target, context, draft = self.table.parts(shape)
+        target *= math.exp(float(hats @ self._state[:KNOTS]))
+        return (target, context * self.attend_factor, draft * self.draft_factor), hats

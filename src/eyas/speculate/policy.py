@@ -1,0 +1,195 @@
+"""The controller of K: each round, for each request, how many drafts are worth proposing. Never slower.
+
+It maximises expected tokens per second from what was measured: acceptance (:mod:`eyas.speculate.estimate`) and costs
+(:mod:`eyas.speculate.costs`), and learns what it would else never see by trials (:mod:`eyas.speculate.trials`).
+
+Deterministic: the same calls in the same order give the same choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eyas.config import SpeculativeSettings
+from eyas.contract import Contract
+from eyas.metrics import Round
+from eyas.speculate.allocate import Offers, allocate
+from eyas.speculate.costs import CostModel, CostTable, StepShape
+from eyas.speculate.estimate import ClassAverage, Estimate
+from eyas.speculate.trials import Trials
+
+FIRST_LOOK = 12.0
+"""Rounds that a class must have shown before the whole of a large batch believes the contract."""
+CAUTIOUS_SHARE = 8
+"""Until then one request in so many speculates."""
+HORIZON = 64
+"""Rounds, at most, over which a backlog of the draft is to be repaid."""
+RUNNING_ROWS = 4
+"""Rows of a backlog that count as this round's own; earlier ones are paid once and serve all later rounds."""
+
+
+class Prospect(NamedTuple):
+    """A request before its round."""
+
+    key: Hashable
+    context: int
+    """Committed positions in the target's cache."""
+    backlog: int
+    """Positions that the draft has not absorbed; 1 or more before a round."""
+    remaining: int
+    """Tokens that the answer may still have."""
+    asked: SpeculativeSettings
+    """The most that may be proposed: a chain of up to ``num_steps``, or just this tree."""
+    sampled: bool = False
+    """True unless greedy."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the last choice promised, in tokens per second on the machine as it is."""
+
+    tokens_per_second: float
+    plain_tokens_per_second: float
+    """Of the same batch without drafts."""
+
+
+class Controller:
+    """Chooses K. One per engine; ``note`` what every round gave, ``observe`` what every step took."""
+
+    def __init__(
+        self, costs: CostTable, max_steps: int, expected: Mapping[bool, Sequence[float]] | None = None
+    ) -> None:
+        """``max_steps``: the longest path that is ever asked for. ``expected``: survival_i that the contract promises,
+        by whether the request is sampled (:func:`expected_of`); one of the two stands for both."""
+        assert max_steps >= 1, max_steps
+        self.costs, self.max_steps = CostModel(costs), max_steps
+        self.forecast: Forecast | None = None
+        self._expected = dict(expected or {})
+        self._classes: dict[tuple[bool, bool], ClassAverage] = {}
+        self._estimates: dict[Hashable, Estimate] = {}
+        self._trials = Trials(self.costs)
+
+    def choose(self, prospects: Sequence[Prospect], other_rows: int = 0) -> list[int]:
+        """K of each request for one step that also runs ``other_rows`` prompt rows; for a tree its num_steps, or 0."""
+        if not prospects:
+            return []
+        estimates = [self._estimate(p) for p in prospects]
+        offers = self._offers(prospects, estimates)
+        choice = allocate(offers, self.costs, other_rows)
+        levels = choice.levels.tolist()
+        speed = self.costs.speed
+        self.forecast = Forecast(
+            choice.tokens / (choice.seconds * speed), len(prospects) / (choice.plain_seconds * speed)
+        )
+        self._trials.earn(choice.seconds)
+        if not other_rows:
+            keys, backlog = [p.key for p in prospects], [p.backlog for p in prospects]
+            raised = self._trials.pick(keys, estimates, backlog, offers, choice)
+            if raised is not None:
+                levels[raised] += 1
+        return [
+            (p.asked.num_steps if p.asked.is_tree else level) if level else 0
+            for p, level in zip(prospects, levels, strict=True)
+        ]
+
+    def note(self, key: Hashable, rounds: Iterable[Round]) -> None:
+        """What the rounds of this request gave since it was last chosen for; those with K = 0 too."""
+        estimate = self._estimates.get(key)
+        assert estimate is not None, "a request is chosen for before it is noted"
+        for finished in rounds:
+            estimate.add(finished)
+            self._trials.settle(key, finished)
+
+    def forget(self, key: Hashable) -> None:
+        """The request has ended."""
+        self._estimates.pop(key, None)
+        self._trials.forget(key)
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """What a step took, by :func:`shape_of`."""
+        self.costs.observe(shape, seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """What it knows, for /server_info: the table, the corrections, the conditionals of each class."""
+        return {
+            "costs": self.costs.table.to_json(),
+            "corrections": self.costs.to_json(),
+            "conditionals": {
+                f"{'sampled' if sampled else 'greedy'} {'tree' if tree else 'chain'}": [
+                    round(average.conditional(i), 3) for i in range(self.max_steps)
+                ]
+                for (sampled, tree), average in self._classes.items()
+            },
+        }
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _estimate(self, prospect: Prospect) -> Estimate:
+        if prospect.key not in self._estimates:
+            kind = prospect.sampled, prospect.asked.is_tree
+            if kind not in self._classes:
+                expected = self._expected.get(prospect.sampled, self._expected.get(not prospect.sampled))
+                self._classes[kind] = ClassAverage(self.max_steps, expected)
+            self._estimates[prospect.key] = Estimate(self._classes[kind], self.max_steps)
+        return self._estimates[prospect.key]
+
+    def _offers(self, prospects: Sequence[Prospect], estimates: Sequence[Estimate]) -> Offers:
+        B = len(prospects)
+        most = np.array([min(p.asked.num_steps, p.remaining - 1) for p in prospects])
+        unproven = [B > CAUTIOUS_SHARE and e.average.seen < FIRST_LOOK for e in estimates]
+        most[np.array(unproven) & (np.arange(B) % CAUTIOUS_SHARE > 0)] = 0
+        D = max(int(most.max()), 1)
+        gains = np.array([e.survival[:D] for e in estimates])
+        gains[np.arange(D)[None, :] >= most[:, None]] = -np.inf
+        rows = np.ones(B, dtype=np.int64)
+        tree_rows: list[tuple[int, ...] | None] = [None] * B
+        for b, p in enumerate(prospects):
+            if p.asked.is_tree:
+                rows[b], tree_rows[b] = p.asked.num_draft_tokens - 1, (p.asked.eagle_topk,) * (p.asked.num_steps - 1)
+                # A tree is one level: all or nothing.
+                gains[b, 0] = gains[b, : most[b]].sum() if most[b] > 0 else -np.inf
+                gains[b, 1:] = -np.inf
+        backlog = np.array([p.backlog for p in prospects], dtype=np.float64)
+        repaid = np.clip([p.remaining / 2 for p in prospects], 1, HORIZON)
+        absorbed = np.minimum(backlog, RUNNING_ROWS) + np.maximum(backlog - RUNNING_ROWS, 0) / repaid
+        contexts = np.array([p.context for p in prospects], dtype=np.float64)
+        return Offers(gains, rows, tree_rows, contexts, absorbed)
+
+
+def shape_of(
+    prospects: Sequence[Prospect], steps: Sequence[int], other_rows: int = 0, other_attended: int = 0
+) -> StepShape:
+    """What a step with these K runs, for :meth:`Controller.observe`. ``other_attended``: Σ over the prompt rows of the
+    committed positions before them."""
+    rows, attended, absorbed, draft_attended = other_rows + len(prospects), float(other_attended), 0, 0.0
+    later = [0] * max(steps, default=0)
+    for p, K in zip(prospects, steps, strict=True):
+        tree = p.asked if p.asked.is_tree else None
+        drafts = (tree.num_draft_tokens - 1 if tree else K) if K else 0
+        rows += drafts
+        attended += p.context * (drafts + 1)
+        if not K:
+            continue
+        width = tree.eagle_topk if tree else 1
+        for i in range(1, K):
+            later[i] += width
+        absorbed += p.backlog
+        draft_attended += p.context * (p.backlog + width * (K - 1))
+    proposing = sum(K > 0 for K in steps)
+    return StepShape(rows, len(prospects), attended, proposing, absorbed, tuple(later[1:]), draft_attended)
+
+
+def expected_of(contract: Contract) -> dict[bool, list[float]]:
+    """survival_i that a contract promises chains, averaged over its prompt sets: {False: greedy, True: sampled}, as far
+    as it was measured."""
+    expected = {}
+    for sampled in (False, True):
+        found = [e.survival for e in contract.expected if (e.temperature > 0) == sampled]
+        if found:
+            shortest = min(len(survival) for survival in found)
+            expected[sampled] = [sum(s[i] for s in found) / len(found) for i in range(shortest)]
+    return expected
