@@ -100,3 +100,12 @@ def _without_place(value: str) -> str:
         name = re.split(r"[/\\]", value.rstrip("/\\"))[-1]
         return "…" if name in ("", ".", "..", "~", getpass.getuser()) or name.startswith("~") else f"…/{name}"
     return value
+
+
+def free_memory() -> int:
+    """Available memory in bytes, also within a control group's limit."""
+    free, group = int(psutil.virtual_memory().available), Path("/sys/fs/cgroup")
+    limit, used = group / "memory.max", group / "memory.current"
+    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
+        free = min(free, int(most) - int(used.read_text()))
+    return max(free, 0)

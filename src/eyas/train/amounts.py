@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import psutil
 import torch
 from pydantic import Field, model_validator
 
 from eyas.config import Settings
 from eyas.corpus.samples import Sample, split
 from eyas.draft.config import DraftConfig
+from eyas.environment import free_memory
 from eyas.errors import EyasError
 from eyas.train.settings import TrainSettings
 
@@ -133,18 +133,9 @@ def machine_facts(
     place = folder.absolute()
     while not place.exists():
         place = place.parent
-    free = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else _free_memory()
+    free = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else free_memory()
     dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float32
     return Machine(device, free, shutil.disk_usage(place).free, measure_flops(config, device, dtype), processes)
-
-
-def _free_memory() -> int:
-    """Available memory, also within a control group's limit."""
-    free, group = int(psutil.virtual_memory().available), Path("/sys/fs/cgroup")
-    limit, used = group / "memory.max", group / "memory.current"
-    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
-        free = min(free, int(most) - int(used.read_text()))
-    return max(free, 0)
 
 
 _ROWS = {"cuda": 8192}

@@ -1,0 +1,174 @@
+"""What is asked is run, or refused with both sides named; what is not asked says where it came from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eyas.draft.checkpoint import load_draft
+from eyas.errors import EyasError
+from eyas.serve.resolve import Serving, resolve
+from eyas.serve.settings import merge
+from eyas.testing import load_tiny_target, tiny_pair
+from support.promises import contract_of
+
+TARGET, DRAFT = tiny_pair()
+FREE = 100 << 20
+SLOT = 2304
+
+
+def serving(free: int = FREE, **flags: object) -> Serving:
+    given = {"model_path": str(TARGET), "speculative_draft_model_path": str(DRAFT)} | flags
+    return resolve(*merge(given, None), TARGET, free)
+
+
+def refused(**flags: object) -> EyasError:
+    with pytest.raises(EyasError) as caught:
+        serving(**flags)  # type: ignore[arg-type]
+    assert caught.value.fix
+    return caught.value
+
+
+def origin(found: Serving, name: str) -> tuple[object, str]:
+    entry = found.to_json()[name]
+    return entry["value"], entry["origin"]
+
+
+def test_what_is_asked_is_what_runs_and_is_called_a_flag() -> None:
+    found = serving(
+        speculative_num_steps=4, max_total_tokens=2000, context_length=500, chunked_prefill_size=64, threads=1,
+        random_seed=7, dtype="bf16", disable_radix_cache=True, speculative_adaptive=False, schedule_policy="fcfs",
+    )  # fmt: skip
+    engine = found.engine
+    assert engine.speculation is not None
+    assert (engine.algorithm, engine.speculation.num_steps, engine.adaptive) == ("EAGLE3", 4, False)
+    assert (engine.num_slots, engine.context, engine.prefill_tokens, engine.threads) == (2000, 500, 64, 1)
+    assert (engine.prefix_cache, engine.by_priority, engine.dtype, found.seed) == (False, False, "bf16", 7)
+    for name in ("speculative_num_steps", "max_total_tokens", "context_length", "random_seed", "dtype"):
+        assert origin(found, name)[1] == "flag"
+
+
+def test_what_is_not_asked_says_where_it_came_from() -> None:
+    found = serving()
+    assert origin(found, "speculative_algorithm") == ("EAGLE3", "default")
+    assert origin(found, "context_length") == (1024, "model config")
+    assert origin(found, "max_total_tokens")[1] == "measured memory"
+    assert origin(found, "random_seed")[1] == "drawn"
+    assert origin(found, "speculative_adaptive") == (True, "default")
+    assert origin(found, "limit_top_logprobs") == (20, "default")
+    assert json.loads(json.dumps(found.to_json())) == found.to_json()
+
+
+def test_each_start_draws_another_seed() -> None:
+    assert serving().seed != serving().seed
+
+
+def test_slots_are_counted_as_the_caches_take_them() -> None:
+    target = load_tiny_target()
+    draft = load_draft(DRAFT, target)
+    layers = [*target.new_cache(1).layers, *draft.new_cache(1).layers]
+    assert sum(layer.nbytes for layer in layers) == SLOT
+    found = serving(mem_fraction_static=0.5)
+    assert found.engine.num_slots == (FREE // 2 - 1818624) // SLOT
+
+
+def test_replicas_share_the_memory_and_the_threads() -> None:
+    one, two = serving(mem_fraction_static=0.5), serving(mem_fraction_static=0.5, dp_size=2)
+    assert two.engine.num_slots < one.engine.num_slots / 2 + 1
+    assert two.engine.threads >= 1
+
+
+def test_steps_come_from_the_drafts_contract(tmp_path: Path) -> None:
+    shutil.copytree(DRAFT, tmp_path / "draft")
+    target = load_tiny_target()
+    contract = json.loads(contract_of(target, load_draft(DRAFT, target)).to_json())
+    promised = {
+        "prompt_set": "tiny", "num_steps": 5, "temperature": 0.0, "draft_sampling": "one-hot", "accept_length": 2.5,
+        "low": 2.0, "high": 3.0, "ceiling": 6, "survival": [0.8, 0.4, 0.2, 0.05, 0.05],
+    }  # fmt: skip
+    (tmp_path / "draft" / "contract.json").write_text(json.dumps(contract | {"expected": [promised]}))
+    flags = {"speculative_draft_model_path": str(tmp_path / "draft")}
+    found = serving(**flags)  # type: ignore[arg-type]
+    assert origin(found, "speculative_num_steps") == (5, "draft's contract")
+    assert origin(found, "accept_length_ceiling") == (6, "draft's contract")
+    assert origin(found, "accept_length_expected (tiny)") == (2.5, "draft's contract")
+    asked = serving(**flags, speculative_num_steps=2)  # type: ignore[arg-type]
+    assert origin(asked, "speculative_num_steps") == (2, "flag")
+    assert origin(asked, "speculative_num_draft_tokens") == (3, "default")
+
+
+def test_prefill_by_either_name() -> None:
+    assert serving(max_prefill_tokens=100).engine.prefill_tokens == 100
+    assert serving(max_prefill_tokens=9000, chunked_prefill_size=64).engine.prefill_tokens == 64
+
+
+def test_a_small_cache_shortens_the_context_and_says_so() -> None:
+    found = serving(max_total_tokens=200)
+    assert found.engine.context < 200
+    assert origin(found, "context_length")[1] == "flag"
+
+
+def test_neither_paths_nor_keys_are_given_away() -> None:
+    found = serving(api_key=("secret",))
+    assert found.engine.model == TARGET.name
+    assert origin(found, "api_key") == (1, "flag")
+    assert "secret" not in str(found.to_json()) + found.engine.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (
+            {"speculative_num_steps": 1, "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 16},
+            "flags.contradiction",
+            ["--speculative-num-draft-tokens 16", "--speculative-num-steps 1"],
+        ),
+        (
+            {"speculative_algorithm": "NONE", "speculative_draft_model_path": "none", "speculative_num_steps": 3},
+            "flags.contradiction",
+            ["--speculative-num-steps 3", "NONE"],
+        ),
+        ({"speculative_algorithm": "NGRAM"}, "flags.contradiction", ["--speculative-draft-model-path", "NGRAM"]),
+        ({"speculative_algorithm": "EAGLE"}, "flags.range", ["EAGLE"]),
+        (
+            {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "none"},
+            "flags.contradiction",
+            ["EAGLE3", "--speculative-draft-model-path is none"],
+        ),
+        (
+            {"speculative_draft_model_path": "none", "speculative_adaptive": True},
+            "flags.contradiction",
+            ["--speculative-adaptive", "NONE"],
+        ),
+        ({"context_length": 5000}, "flags.contradiction", ["--context-length 5000", "1024"]),
+        (
+            {"context_length": 1000, "max_total_tokens": 900},
+            "flags.contradiction",
+            ["--context-length 1000", "--max-total-tokens 900"],
+        ),
+        (
+            {"max_total_tokens": 40000, "mem_fraction_static": 0.1},
+            "flags.contradiction",
+            ["--max-total-tokens 40000", "--mem-fraction-static 0.1"],
+        ),
+        ({"max_total_tokens": 10**6}, "flags.range", ["--max-total-tokens 1000000", "free"]),
+        ({"max_total_tokens": 8}, "flags.range", ["--max-total-tokens 8"]),
+        ({"tp_size": 2}, "flags.unsupported", ["--tp-size 2"]),
+        ({"device": "tpu:0:1"}, "flags.range", ["--device"]),
+        ({"device": "meta"}, "flags.range", ["--device meta"]),
+        ({"tokenizer_path": "nowhere"}, "artifact.missing", ["nowhere"]),
+        ({"chat_template": Path("nowhere.jinja")}, "artifact.missing", ["nowhere.jinja"]),
+    ],
+)
+def test_a_contradiction_names_both_sides(flags: dict, code: str, words: list[str]) -> None:
+    error = refused(**flags)
+    assert error.code == code
+    assert all(word in error.cause for word in words), error.cause
+
+
+def test_no_memory_is_said_and_not_papered_over() -> None:
+    with pytest.raises(EyasError, match="leave no room"):
+        serving(free=1 << 20)
