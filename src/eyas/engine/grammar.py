@@ -102,7 +102,7 @@ class GrammarState:
         """Bring the matcher from where it is to behind ``path``; whether the grammar lets all of it through."""
         same = _num_common(self._path, path)
         if same < len(self._path):
-            pass
+            self._matcher.rollback(len(self._path) - same)
         taken = same + self._matcher.try_consume_tokens(list(path[same:]))
         self._path = list(path[:taken])
         return taken == len(path)
