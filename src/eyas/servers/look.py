@@ -44,7 +44,7 @@ async def look(http: Http) -> Server:
         if reply.status == 200:
             return _of_info(reply.json(), counters.has_counters(counters.read_metrics(text)))
     props = await http.get("/props")
-    if props.status == 200:
+    if props.status == 200 and props.body.lstrip().startswith(b"{"):
         return _of_props(props.json())
     return Server("sglang" if "\nsglang:" in f"\n{text}" else "other")
 
