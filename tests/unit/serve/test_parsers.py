@@ -213,6 +213,12 @@ def test_arguments_do_not_wait_for_their_end():
     assert made.end() == [], "the answer was cut there, and so are the arguments"
 
 
+@pytest.mark.parametrize("rest", ["", "}", "}\n</tool_c", "}]", "}, "])
+def test_a_cut_form_is_no_content(rest):
+    events = run(parser("hermes"), '<tool_call>[{"name": "now", "arguments": {}' + rest)
+    assert events == [ToolStart(0, "call_0", "now"), ToolArguments(0, "{}")]
+
+
 def test_content_does_not_wait_longer_than_it_must():
     made = parser("hermes")
     assert made.feed("a <") == [Content("a")]
