@@ -12,6 +12,7 @@ Shape legend: B requests, D levels (a chain's drafts one by one, or a tree as a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ class Offers:
     """[B] committed positions."""
     absorbed: Floats
     """[B] draft rows that the first step would cost."""
+    plain: int = 0
+    """Requests beside these that decode one token each without a draft."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,9 @@ class Choice:
     levels: Ints
     tokens: float
     seconds: float
+    plain_tokens: float
     plain_seconds: float
-    """Without any draft."""
+    """Both without any draft."""
 
 
 class Prices:
@@ -58,7 +62,8 @@ class Prices:
         self.offers, table = offers, costs.table
         B, D = offers.gains.shape
         most_rows = int(offers.rows.max(initial=0)) * B * D
-        self.target = costs.verify_at(np.arange(B + other_rows, B + other_rows + most_rows + 1))
+        first_row = B + offers.plain + other_rows
+        self.target = costs.verify_upto(first_row + most_rows)[first_row:]
         attend = table.attend * costs.attend_factor
         draft_attend = table.draft_attend * costs.draft_factor
         self.base = float(self.target[0]) + B * table.per_request + float(offers.contexts.sum()) * attend
@@ -67,10 +72,10 @@ class Prices:
         self.step *= costs.draft_factor
         self.absorb_curve, self.draft_factor = table.absorb, costs.draft_factor
         own_BD = np.repeat((offers.contexts * (attend * offers.rows + draft_attend))[:, None], D, axis=1)
-        own_BD[:, 0] += np.maximum(offers.absorbed - 1, 0) * offers.contexts * draft_attend + self.first
+        own_BD[:, 0] += (offers.absorbed - 1) * offers.contexts * draft_attend + self.first
         for b, steps in enumerate(offers.tree_rows):
             for count in steps or ():
-                own_BD[b, 0] += float(table.step.at(count)) * costs.draft_factor
+                own_BD[b, 0] += table.step.of(count) * costs.draft_factor
                 own_BD[b, 0] += count * offers.contexts[b] * draft_attend
         self.own_BD = own_BD
         self.absorb_slope = table.absorb.last_slope * costs.draft_factor
@@ -98,20 +103,21 @@ class Prices:
         open_Ln = level[None, :] <= np.arange(D)[:, None]
         number_Ln = open_Ln.cumsum(1)
         rows_Ln = (open_Ln * self.offers.rows[request]).cumsum(1)
-        tokens_Ln = B + (open_Ln * self.offers.gains[request, level]).cumsum(1)
+        sure = float(B + self.offers.plain)
+        tokens_Ln = sure + (open_Ln * self.offers.gains[request, level]).cumsum(1)
         seconds_Ln = (open_Ln * self._added(level, request, number_Ln)).cumsum(1)
         seconds_Ln += self.base + self.target[rows_Ln] - self.target[0]
         if rate is None:
-            worth_Ln, plain = tokens_Ln / seconds_Ln, B / self.base
+            worth_Ln, plain = tokens_Ln / seconds_Ln, sure / self.base
         else:
-            worth_Ln, plain = tokens_Ln - rate * seconds_Ln, B - rate * self.base
-        nothing = Choice(np.zeros(B, dtype=np.int64), float(B), self.base, self.base)
+            worth_Ln, plain = tokens_Ln - rate * seconds_Ln, sure - rate * self.base
+        nothing = Choice(np.zeros(B, dtype=np.int64), sure, self.base, sure, self.base)
         if not worth_Ln.size or worth_Ln.max() <= plain:
             return nothing
         limit, last = np.unravel_index(int(worth_Ln.argmax()), worth_Ln.shape)
         taken = request[: last + 1][open_Ln[limit, : last + 1]]
         levels = np.bincount(taken, minlength=B)
-        return Choice(levels, float(tokens_Ln[limit, last]), float(seconds_Ln[limit, last]), self.base)
+        return Choice(levels, float(tokens_Ln[limit, last]), float(seconds_Ln[limit, last]), sure, self.base)
 
     def _added(self, level: Ints, request: Ints, number_Ln: Ints) -> Floats:
         """[n] seconds of the draft and of the context that each offer adds, given those before it."""
@@ -128,12 +134,38 @@ class Prices:
 def allocate(offers: Offers, costs: CostModel, other_rows: int) -> Choice:
     """The best levels. With ``other_rows`` of prompts in the step, whose time is spent anyway, a draft must be worth
     more than its time would bring in the steps without them."""
+    if len(offers.rows) == 1:
+        choice = alone(offers, costs, 0, None)
+        return alone(offers, costs, other_rows, choice.tokens / choice.seconds) if other_rows else choice
     prices = Prices(offers, costs, 0)
-    rate = len(offers.rows) / prices.base
-    for _ in range(1 if len(offers.rows) == 1 else 2):
+    rate = (len(offers.rows) + offers.plain) / prices.base
+    for _ in range(2):
         choice = prices.best(prices.order(rate), None)
         rate = choice.tokens / choice.seconds
     if not other_rows:
         return choice
     mixed = Prices(offers, costs, other_rows)
     return mixed.best(mixed.order(rate), rate)
+
+
+def alone(offers: Offers, costs: CostModel, other_rows: int, rate: float | None) -> Choice:
+    """The same for a single request, without arrays: a small model's step is not much longer than their price."""
+    table, n, context = costs.table, int(offers.rows[0]), float(offers.contexts[0])
+    gains, absorbed, factor = offers.gains[0].tolist(), float(offers.absorbed[0]), costs.draft_factor
+    first_row, sure = 1 + offers.plain + other_rows, 1.0 + offers.plain
+    verify = costs.verify_upto(first_row + n * len(gains))[first_row::n].tolist()
+    attend, draft_attend = context * table.attend * costs.attend_factor, context * table.draft_attend
+    base = verify[0] + table.per_request + attend
+    draft = table.absorb.of(absorbed) + table.per_proposal + absorbed * draft_attend
+    draft += sum(table.step.of(count) + count * draft_attend for count in offers.tree_rows[0] or ())
+    level, tokens, best, worth = 0, sure, Choice(np.zeros(1, dtype=np.int64), sure, base, sure, base), -math.inf
+    while True:
+        seconds = base if not level else base + verify[level] - verify[0] + level * n * attend + draft * factor
+        value = tokens / seconds if rate is None else tokens - rate * seconds
+        if value > worth:
+            worth, best = value, Choice(np.array([level]), tokens, seconds, sure, base)
+        if level == len(gains) or gains[level] == -math.inf:
+            return best
+        tokens += gains[level]
+        draft += table.step.of(1) + draft_attend if level else 0.0
+        level += 1

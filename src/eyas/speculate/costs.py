@@ -6,8 +6,10 @@ No torch: the table is data, and the controller of K (:mod:`eyas.speculate.polic
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -18,10 +20,12 @@ KNOTS = 10
 COMMON, DRAFT, ATTEND = KNOTS, KNOTS + 1, KNOTS + 2
 DRIFT = 0.03
 """Standard deviation by which the whole machine's speed wanders from one step to the next, relative."""
-WANDER = 0.002
+WANDER = 0.003
 """The same of one region's own error of the table."""
-TABLE_ERROR, MACHINE_ERROR, SHARE_ERROR = 0.1, 0.5, 0.25
+TABLE_ERROR, MACHINE_ERROR, SHARE_ERROR = 0.15, 0.5, 0.25
 """Relative errors to expect of a measured curve, of the machine's speed, and of the draft's and the context's part."""
+NEIGHBOURS = 3.0
+"""Knots over which errors are alike: who finds two rows dearer than measured expects the same of four."""
 SURPRISE = 2.5
 """Standard deviations beyond which a duration counts for less: a pause, or a busy neighbour."""
 
@@ -61,7 +65,18 @@ class Curve:
         y = np.interp(x, self.counts, self.seconds)
         return y + np.maximum(x - self.counts[-1], 0.0) * self.last_slope
 
-    @property
+    def of(self, count: float) -> float:
+        """Seconds for one count; as :meth:`at`, without the price of an array."""
+        counts, seconds = self.counts, self.seconds
+        i = bisect_right(counts, count)
+        if i == 0:
+            return seconds[0]
+        if i == len(counts):
+            return seconds[-1] + (count - counts[-1]) * self.last_slope
+        share = (count - counts[i - 1]) / (counts[i] - counts[i - 1])
+        return seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
+
+    @cached_property
     def last_slope(self) -> float:
         """Seconds a row beyond the last point; of a single point, its seconds spread over its count."""
         if len(self.counts) == 1:
@@ -113,11 +128,11 @@ class CostTable:
 
     def parts(self, shape: StepShape) -> tuple[float, float, float]:
         """Seconds of (the target's rows, its context, the draft)."""
-        target = float(self.verify.at(shape.rows)) + shape.requests * self.per_request
+        target = self.verify.of(shape.rows) + shape.requests * self.per_request
         draft = shape.proposing * self.per_proposal + shape.draft_attended * self.draft_attend
         if shape.proposing:
-            draft += float(self.absorb.at(shape.absorbed))
-        draft += sum(float(self.step.at(count)) for count in shape.steps if count)
+            draft += self.absorb.of(shape.absorbed)
+        draft += sum(self.step.of(count) for count in shape.steps if count)
         return target, shape.attended * self.attend, draft
 
     def seconds(self, shape: StepShape) -> float:
@@ -141,19 +156,34 @@ class CostModel:
     def __init__(self, table: CostTable) -> None:
         self.table = table
         self._state = np.zeros(KNOTS + 3)
-        variance = np.square(np.array([TABLE_ERROR] * KNOTS + [MACHINE_ERROR, SHARE_ERROR, SHARE_ERROR]))
-        self._cov = np.diag(variance)
-        self._wander = np.square(np.array([WANDER] * KNOTS + [DRIFT, WANDER, WANDER]))
+        distance = np.abs(np.arange(KNOTS)[:, None] - np.arange(KNOTS)[None, :])
+        alike = np.eye(KNOTS + 3)
+        alike[:KNOTS, :KNOTS] = np.exp(-distance / NEIGHBOURS)
+        errors = np.array([TABLE_ERROR] * KNOTS + [MACHINE_ERROR, SHARE_ERROR, SHARE_ERROR])
+        wander = np.array([WANDER] * KNOTS + [DRIFT, WANDER, WANDER])
+        self._cov, self._wander = alike * np.outer(errors, errors), alike * np.outer(wander, wander)
         # What is not seen for long goes back to the table and to the table's own uncertainty, and no further.
-        self._keep = 1 - self._wander / (2 * variance)
+        self._keep = 1 - np.square(wander / errors) / 2
         self._noise = 0.1**2
+        self._rows = np.arange(0)
+        self._verify: NDArray[np.float64] | None = None
 
-    def verify_at(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Corrected seconds of the target over each count of rows, ascending; never falling. Without what the whole
-        machine's speed adds."""
-        knots = np.log2(np.maximum(rows, 1))
-        corrected = self.table.verify.at(rows) * np.exp(np.interp(knots, np.arange(KNOTS), self._state[:KNOTS]))
-        return np.maximum.accumulate(corrected)
+    def verify_upto(self, rows: int) -> NDArray[np.float64]:
+        """[at least rows + 1] corrected seconds of the target over 0, 1, 2 … rows; never falling. Without what the
+        whole machine's speed adds."""
+        if len(self._rows) <= rows:
+            # Twice the need, so that a growing batch does not come here at every step.
+            self._rows = np.arange(2 * rows + 2)
+            self._plain_verify = self.table.verify.at(self._rows)
+            places = np.minimum(np.log2(np.maximum(self._rows, 1)), KNOTS - 1)
+            self._knot = np.minimum(places.astype(np.int64), KNOTS - 2)
+            self._beyond = places - self._knot
+            self._verify = None
+        if self._verify is None:
+            low, high = self._state[self._knot], self._state[self._knot + 1]
+            corrected = self._plain_verify * np.exp(low + self._beyond * (high - low))
+            self._verify = np.maximum.accumulate(corrected)
+        return self._verify
 
     @property
     def draft_factor(self) -> float:
@@ -172,19 +202,20 @@ class CostModel:
 
     def seconds(self, shape: StepShape) -> float:
         """Corrected seconds of a step on the machine as it is now."""
-        return self.speed * sum(self._parts(shape)[0])
+        return self.speed * self._read(shape)[0]
+
+    def doubt(self, shape: StepShape, other: StepShape) -> float:
+        """Standard deviation of log(seconds of the one / seconds of the other): about their ratio's relative error."""
+        h = self._read(shape)[1] - self._read(other)[1]
+        return math.sqrt(max(float(h @ self._cov @ h), 0.0))
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """A step of this shape took so long."""
         assert seconds > 0, seconds
-        parts, hats = self._parts(shape)
-        total = sum(parts)
-        h = np.zeros(KNOTS + 3)
-        h[:KNOTS] = hats * (parts[0] / total)
-        h[COMMON], h[DRAFT], h[ATTEND] = 1.0, parts[2] / total, parts[1] / total
+        total, h = self._read(shape)
+        self._verify = None
         self._state *= self._keep
-        self._cov *= np.outer(self._keep, self._keep)
-        self._cov[np.diag_indices(KNOTS + 3)] += self._wander
+        self._cov = self._cov * np.outer(self._keep, self._keep) + self._wander
         surprise = math.log(seconds / (self.speed * total))
         towards = self._cov @ h
         spread = float(h @ towards)
@@ -206,10 +237,12 @@ class CostModel:
             "noise": round(math.sqrt(self._noise), 3),
         }
 
-    def _parts(self, shape: StepShape) -> tuple[tuple[float, float, float], NDArray[np.float64]]:
-        """Corrected seconds of (rows, context, draft), and how much each knot counts at these rows."""
+    def _read(self, shape: StepShape) -> tuple[float, NDArray[np.float64]]:
+        """Corrected seconds but for the machine's speed, and how their logarithm depends on each correction."""
         place = min(math.log2(max(shape.rows, 1)), KNOTS - 1)
         hats = np.maximum(1 - np.abs(np.arange(KNOTS) - place), 0.0)
         target, context, draft = self.table.parts(shape)
         target *= math.exp(float(hats @ self._state[:KNOTS]))
-        return (target, context * self.attend_factor, draft * self.draft_factor), hats
+        context, draft = context * self.attend_factor, draft * self.draft_factor
+        total = target + context + draft
+        return total, np.concatenate([hats * (target / total), [1.0, draft / total, context / total]])

@@ -13,20 +13,22 @@ from collections.abc import Iterator, Sequence
 
 from eyas.metrics import Round
 
-MEMORY = 0.97
-"""What an observation keeps of its weight at the next one: about 33 rounds count."""
+MEMORY = 0.98
+"""What an observation keeps of its weight at the next one: about 50 rounds count."""
 FADE = 0.998
 """The same, per round that saw nothing: a text that changes is worth another look."""
 CLASS_MEMORY = 0.999
-CLASS_WEIGHT = 6.0
+CLASS_WEIGHT = 10.0
 """Rounds that the class's average is worth to a request."""
 CONTRACT_WEIGHT = 16.0
 """Rounds that the contract is worth to a class."""
 UNKNOWN, UNKNOWN_WEIGHT = 0.5, 4.0
 """A draft that nothing is known of."""
+CHANGE = 0.01
+"""Chance per round that a text turns into another kind, of which nothing is known: what hope lives on."""
 REFRESH_ROUNDS = 4
 """Rounds without a proposal after which a request takes in what its class has learnt."""
-FIRST_ROUNDS = 16
+FIRST_ROUNDS = 48
 """Rounds of one request that count in full for its class; the good ones, which speculate longer, would else be it."""
 LIKENESS = 0.7
 """How much of a request's difference from its class, in log odds, shows again at the positions not seen."""
@@ -85,7 +87,8 @@ class Estimate:
         self.average, self._max_steps = average, max_steps
         self._tries = [0.0] * max_steps
         self._hits = [0.0] * max_steps
-        self._rounds = self._idle = 0
+        self._rounds = self._idle = self._clock = 0
+        self._seen_at = [0] * max_steps
         self._refresh()
 
     @property
@@ -95,6 +98,7 @@ class Estimate:
 
     def add(self, finished: Round) -> None:
         """Learn from a round, and let the class learn."""
+        self._clock += 1
         if finished.longest == 0:
             self._idle += 1
             if self._idle == REFRESH_ROUNDS:
@@ -105,16 +109,20 @@ class Estimate:
         for i, accepted in seen_positions(finished):
             self._tries[i] = self._tries[i] * MEMORY + 1
             self._hits[i] = self._hits[i] * MEMORY + accepted
+            self._seen_at[i] = self._clock
         if not finished.cut:
             self.average.add(finished, FIRST_ROUNDS / max(self._rounds, FIRST_ROUNDS))
             self._rounds += 1
         self._refresh()
 
     def hopeful(self, i: int, deviations: float) -> float:
-        """survival_(i + 1) if conditional_(i + 1) were better than believed by so many standard deviations."""
+        """survival_(i + 1) if conditional_(i + 1) were better than believed by so many standard deviations, or the text
+        had changed since the position was last seen."""
         mean = self._conditionals[i]
         spread = math.sqrt(max(mean, 0.02) * (1 - mean) / (self._tries[i] + CLASS_WEIGHT + 1))
-        return (self._survival[i - 1] if i else 1.0) * min(mean + deviations * spread, 1.0)
+        same = (1 - CHANGE) ** (self._clock - self._seen_at[i])
+        hope = 1 - same * (1 - min(mean + deviations * spread, 1.0))
+        return (self._survival[i - 1] if i else 1.0) * hope
 
     def _fade(self) -> None:
         keep, self._idle = FADE**self._idle, 0

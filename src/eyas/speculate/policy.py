@@ -17,7 +17,7 @@ import numpy as np
 from eyas.config import SpeculativeSettings
 from eyas.contract import Contract
 from eyas.metrics import Round
-from eyas.speculate.allocate import Offers, allocate
+from eyas.speculate.allocate import Choice, Offers, allocate
 from eyas.speculate.costs import CostModel, CostTable, StepShape
 from eyas.speculate.estimate import ClassAverage, Estimate
 from eyas.speculate.trials import Trials
@@ -73,28 +73,23 @@ class Controller:
         self._estimates: dict[Hashable, Estimate] = {}
         self._trials = Trials(self.costs)
 
-    def choose(self, prospects: Sequence[Prospect], other_rows: int = 0) -> list[int]:
-        """K of each request for one step that also runs ``other_rows`` prompt rows; for a tree its num_steps, or 0."""
+    def choose(self, prospects: Sequence[Prospect], other_rows: int = 0, plain: int = 0) -> list[int]:
+        """K of each request for one step that also runs ``other_rows`` prompt rows, and ``plain`` requests that never
+        speculate; for a tree its num_steps, or 0."""
         if not prospects:
             return []
         estimates = [self._estimate(p) for p in prospects]
-        offers = self._offers(prospects, estimates)
+        offers = self._offers(prospects, estimates, plain)
         choice = allocate(offers, self.costs, other_rows)
-        levels = choice.levels.tolist()
         speed = self.costs.speed
         self.forecast = Forecast(
-            choice.tokens / (choice.seconds * speed), len(prospects) / (choice.plain_seconds * speed)
+            choice.tokens / (choice.seconds * speed), choice.plain_tokens / (choice.plain_seconds * speed)
         )
         self._trials.earn(choice.seconds)
+        levels = choice.levels.tolist()
         if not other_rows:
-            keys, backlog = [p.key for p in prospects], [p.backlog for p in prospects]
-            raised = self._trials.pick(keys, estimates, backlog, offers, choice)
-            if raised is not None:
-                levels[raised] += 1
-        return [
-            (p.asked.num_steps if p.asked.is_tree else level) if level else 0
-            for p, level in zip(prospects, levels, strict=True)
-        ]
+            levels = self._with_trial(prospects, estimates, offers, choice)
+        return _as_steps(prospects, levels)
 
     def note(self, key: Hashable, rounds: Iterable[Round]) -> None:
         """What the rounds of this request gave since it was last chosen for; those with K = 0 too."""
@@ -137,7 +132,22 @@ class Controller:
             self._estimates[prospect.key] = Estimate(self._classes[kind], self.max_steps)
         return self._estimates[prospect.key]
 
-    def _offers(self, prospects: Sequence[Prospect], estimates: Sequence[Estimate]) -> Offers:
+    def _with_trial(
+        self, prospects: Sequence[Prospect], estimates: Sequence[Estimate], offers: Offers, choice: Choice
+    ) -> list[int]:
+        """The best levels, but for a trial."""
+        levels, nothing = choice.levels.tolist(), [0] * len(prospects)
+        if any(levels) and self._trials.look_at_plain_is_due():
+            shape = shape_of(prospects, _as_steps(prospects, levels))
+            if self._trials.of_plain(choice, shape, shape_of(prospects, nothing)):
+                return nothing
+        keys, backlog = [p.key for p in prospects], [p.backlog for p in prospects]
+        raised = self._trials.pick(keys, estimates, backlog, offers, choice)
+        if raised is not None:
+            levels[raised] += 1
+        return levels
+
+    def _offers(self, prospects: Sequence[Prospect], estimates: Sequence[Estimate], plain: int) -> Offers:
         B = len(prospects)
         most = np.array([min(p.asked.num_steps, p.remaining - 1) for p in prospects])
         unproven = [B > CAUTIOUS_SHARE and e.average.seen < FIRST_LOOK for e in estimates]
@@ -157,7 +167,15 @@ class Controller:
         repaid = np.clip([p.remaining / 2 for p in prospects], 1, HORIZON)
         absorbed = np.minimum(backlog, RUNNING_ROWS) + np.maximum(backlog - RUNNING_ROWS, 0) / repaid
         contexts = np.array([p.context for p in prospects], dtype=np.float64)
-        return Offers(gains, rows, tree_rows, contexts, absorbed)
+        return Offers(gains, rows, tree_rows, contexts, absorbed, plain)
+
+
+def _as_steps(prospects: Sequence[Prospect], levels: Sequence[int]) -> list[int]:
+    """A tree is one level of all its steps."""
+    return [
+        (p.asked.num_steps if p.asked.is_tree else level) if level else 0
+        for p, level in zip(prospects, levels, strict=True)
+    ]
 
 
 def shape_of(
@@ -178,7 +196,7 @@ def shape_of(
         for i in range(1, K):
             later[i] += width
         absorbed += p.backlog
-        draft_attended += p.context * (p.backlog + width * (K - 1))
+        draft_attended += (p.context - p.backlog / 2) * p.backlog + p.context * width * (K - 1)
     proposing = sum(K > 0 for K in steps)
     return StepShape(rows, len(prospects), attended, proposing, absorbed, tuple(later[1:]), draft_attended)
 
