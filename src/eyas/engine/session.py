@@ -60,13 +60,19 @@ class Session:
 
 
 def open_session(
-    folder: Path, draft: Path | None, dtype: str = "fp32", backend: str = "auto", device: str = "cpu"
+    folder: Path,
+    draft: Path | None,
+    dtype: str = "fp32",
+    backend: str = "auto",
+    device: str = "cpu",
+    tokenizer_folder: Path | None = None,
 ) -> Session:
     """Load a target folder and, if given, a draft folder; the draft's contract is enforced.
 
-    ``dtype``: ``fp32`` or ``bf16``. Raises ``model.…``, ``draft.…``, ``contract.…``, ``artifact.…``.
+    ``dtype``: ``fp32`` or ``bf16``. ``tokenizer_folder``: of another tokenizer than the target's. Raises ``model.…``,
+    ``draft.…``, ``contract.…``, ``artifact.…``.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, trust_remote_code=False)
     target = load_target(folder, parse_dtype(dtype), backend, device)
     loaded = None
     if draft is not None:

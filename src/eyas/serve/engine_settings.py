@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from eyas.config import Settings, SpeculativeSettings
+from eyas.config import SpeculativeSettings
 from eyas.engine.asked import Algorithm
 
 Count = Annotated[int, Field(ge=1)]
 
 
-class EngineSettings(Settings):
+class EngineSettings(BaseModel):
     """``model``: its name to the world · ``num_slots``: tokens that the cache holds · ``prefill_tokens``: of prompts in
     a step · ``threads``: of the CPU · ``by_priority``: else requests go in the order of arrival alone.
     """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     model: str
     target: Path

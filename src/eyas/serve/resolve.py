@@ -111,9 +111,9 @@ class _Resolver:
         if s.dp_size > 1 and not s.device.startswith("cpu"):
             cause = f"--dp-size {s.dp_size} with --device {s.device}: replicas would share the one device"
             raise EyasError("flags.contradiction", cause, "start a server for each device, or use --dp-size 1")
-        if s.tokenizer_path is not None and not Path(s.tokenizer_path).expanduser().is_dir():
-            fix = "give --tokenizer-path a folder with tokenizer.json"
-            raise EyasError("artifact.missing", f"there is no folder {s.tokenizer_path}", fix)
+        if s.tokenizer_path is not None and not (Path(s.tokenizer_path).expanduser() / "tokenizer.json").is_file():
+            fix = "give --tokenizer-path a folder that has one"
+            raise EyasError("artifact.missing", f"there is no tokenizer.json in {s.tokenizer_path}", fix)
         if s.chat_template is not None and not s.chat_template.expanduser().is_file():
             raise EyasError("artifact.missing", f"there is no file {s.chat_template}", "check --chat-template")
 
