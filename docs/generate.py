@@ -1,5 +1,5 @@
 """Write the pages of docs/ that are generated: errors.md from the error codes, faults.md from the catalogue of faults,
-cli.md from the command line itself.
+cli.md from the command line itself, serving-metrics.md from the table of metrics.
 
 python docs/generate.py [--check]
 """
@@ -17,6 +17,7 @@ from typer.main import get_command
 from eyas.check.catalogue import KINDS, Kind
 from eyas.cli import app
 from eyas.errors import CODES
+from eyas.serve.metric_table import GROUPS, NO_SUCH, QUERIES
 
 FOLDER = Path(__file__).parent
 NOTE = "<!-- Written by `make docs`; do not edit. -->"
@@ -97,12 +98,50 @@ def _row(param: Any, context: Any) -> tuple[str, str, str, str]:
     return f"`{name}`", kind, default, param.help or ""
 
 
+def metrics_page() -> str:
+    """All metrics of the server, by group."""
+    lines = [
+        "# Metrics of `eyas serve`",
+        "",
+        NOTE,
+        "",
+        "`GET /metrics` is read by Prometheus. [metrics.md](metrics.md) defines round, accept length, survival and",
+        "cut round. The last two columns name what SGLang and vLLM call the same, by their sources (0.5.23 and",
+        "0.32.0), and where they count otherwise. Counters begin at 0 whenever the engine starts, which `rate()`",
+        "allows for; what is not known is absent, never 0.",
+        "",
+        "A dashboard for Grafana is at `/grafana.json` of every server: import it and choose the data source.",
+    ]
+    for group, metrics in GROUPS.items():
+        lines += ["", f"## {group}", ""]
+        lines += _table(("name", "type", "unit", "definition", "SGLang", "vLLM"), (_metric(m) for m in metrics))
+    lines += ["", "## Questions", "", *_table(("question", "PromQL"), ((k, f"`{q}`") for k, q in QUERIES.items()))]
+    return "\n".join(lines) + "\n"
+
+
+def _metric(metric: Any) -> tuple[str, ...]:
+    labels = f"{{{', '.join(metric.labels)}}}" if metric.labels else ""
+    others = (name if name == NO_SUCH else _equivalent(name) for name in (metric.sglang, metric.vllm))
+    return (f"`{metric.name}{labels}`", metric.type, metric.unit, metric.definition, *others)
+
+
+def _equivalent(text: str) -> str:
+    """Another engine's name, and behind a comma what differs."""
+    name, comma, differs = text.partition(", ")
+    return f"`{name}`{comma}{differs}"
+
+
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     lines = [head, tuple("---" for _ in head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
-PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "faults.md": faults_page, "cli.md": cli_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "errors.md": errors_page,
+    "faults.md": faults_page,
+    "cli.md": cli_page,
+    "serving-metrics.md": metrics_page,
+}
 
 
 def main(arguments: list[str]) -> int:
