@@ -130,7 +130,7 @@ def token_gaps(outcome: Outcome) -> tuple[list[tuple[float, float]], Told]:
 
 
 def figures(blocks: Sequence[Block], counted: Accept | None = None) -> Figures:
-    """Of one server under one load. ``counted``: speculation by the server's own counters, where answers tell none."""
+    """Of one server under one load. ``counted``: speculation by the server's own counters, where answers tell less."""
     outcomes = [outcome for block in blocks for outcome in block.outcomes]
     whole = answered(outcomes)
     failed = [o for o in outcomes if o.fault is not None]
@@ -156,7 +156,7 @@ def figures(blocks: Sequence[Block], counted: Accept | None = None) -> Figures:
         latency=spread([o.ended - o.due for o in outcomes if o.fault is None]),
         late=spread([o.sent - o.due for o in outcomes]),
         told=told,
-        accept=accept_of([o.counts for o in outcomes if o.fault is None and o.counts is not None]) or counted,
+        accept=counted or accept_of([o.counts for o in outcomes if o.fault is None and o.counts is not None]),
         doubts=sum(o.doubt is not None for o in outcomes),
         stopped=next((block.stopped for block in blocks if block.stopped), None),
     )

@@ -97,7 +97,7 @@ def ceiling_of(target: Target, figures: Figures) -> int | None:
     if target.server.ceiling is not None and not target.extra:
         return target.server.ceiling
     histogram = figures.accept.histogram if figures.accept else None
-    return len(histogram) if histogram and target.server.kind in ("eyas", "vllm") else None
+    return len(histogram) if histogram and target.server.kind in ("eyas", "vllm", "llama.cpp") else None
 
 
 def show(result: Result, console: Console) -> None:

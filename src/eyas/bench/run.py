@@ -175,7 +175,7 @@ async def _level(
             before = await _counters(clients[i].target)
             block = await run_block(clients[i].ask, part, load, clock, settings.seed + number, left, saw)
             blocks[i].append(block)
-            if before is not None and all(outcome.counts is None for outcome in block.outcomes):
+            if before is not None and _tells_less(clients[i].target, block):
                 moved = await _moved(clients[i].target, before)
                 counted[i] += [] if moved is None else [moved]
         if any(bs[-1].stopped for bs in blocks):
@@ -186,6 +186,11 @@ async def _level(
     ]
     paired = compare(blocks[0], blocks[1], settings.temperature == 0, settings.seed) if len(clients) == 2 else None
     return Level(load, blocks, all_figures, paired)
+
+
+def _tells_less(target: Target, block: Block) -> bool:
+    """Whether the answers say less of speculation than the counters: nothing, or sums that a stop distorts."""
+    return target.server.kind == "llama.cpp" or all(outcome.counts is None for outcome in block.outcomes)
 
 
 async def _accepted(target: Target, counts: Sequence[Counts]) -> Accept | None:

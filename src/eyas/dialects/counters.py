@@ -71,11 +71,17 @@ METRICS: tuple[Metric, ...] = (
     Metric("eyas", "metrics", "eyas_proposed_tokens", "proposed"),
     Metric("eyas", "metrics", "eyas_accepted_tokens", "accepted"),
     Metric("eyas", "metrics", "eyas_accepted_tokens_per_position", "histogram", first=1),
-    # The server's timings (tools/server): drafts only where any was made; each step after the prompt's gives one token
-    # of the target's own, so that rounds follow. A step that drafted nothing is a round here.
+    # The server's timings (tools/server, read at llama-cpp-python 0.3.36): drafts only where any was made; each step
+    # after the prompt's gives one token of the target's own, so that rounds follow. A step that drafted nothing is a
+    # round here. Tokens end at a stop and accepted drafts do not, so a text that a round cut has up to K too few.
     Metric("llama.cpp", "answer", "draft_n", "proposed"),
     Metric("llama.cpp", "answer", "draft_n_accepted", "accepted"),
     Metric("llama.cpp", "answer", "predicted_n", "tokens"),
+    # With --metrics; there without speculation too. Rounds here are those that drafted.
+    Metric("llama.cpp", "metrics", "llamacpp:spec_decode_num_drafts", "rounds"),
+    Metric("llama.cpp", "metrics", "llamacpp:spec_decode_num_draft_tokens", "proposed"),
+    Metric("llama.cpp", "metrics", "llamacpp:spec_decode_num_accepted_tokens", "accepted"),
+    Metric("llama.cpp", "metrics", "llamacpp:spec_decode_num_accepted_tokens_per_pos", "histogram"),
 )
 """A version's old and new names never mean different things, so all are read wherever they stand."""
 
@@ -138,8 +144,8 @@ def counts_of(fields: Mapping[str, Any], completion: int | None = None) -> Count
     proposed = whole.get("proposed")
     if accepted is None or accepted < 0 or (proposed is not None and accepted > proposed):
         raise bad_metrics(f"the figures contradict one another: {_shown(found, completion)}")
-    # Ours counts them apart.
-    cut = False if "cut rounds" in whole else _is_cut(whole, rounds, completion)
+    # Ours counts them apart, and llama.cpp's rounds follow from the tokens.
+    cut = False if "cut rounds" in whole else None if "tokens" in whole else _is_cut(whole, rounds, completion)
     return Counts(rounds, accepted, proposed, histogram, completion, cut, said)
 
 
@@ -162,9 +168,8 @@ def _rounds(
 ) -> int | None:
     """From llama.cpp's sums, or from SGLang's ratio, where it gives no more."""
     if "tokens" in whole and "accepted" in whole:
-        if whole["tokens"] <= whole["accepted"]:
-            raise bad_metrics(f"the figures contradict one another: {_shown(found, completion)}")
-        return whole["tokens"] - 1 - whole["accepted"]
+        # Less than nothing: all that a short text says is that its last round was cut.
+        return whole["tokens"] - 1 - whole["accepted"] if whole["tokens"] > whole["accepted"] + 1 else None
     if "completion per round" not in found or not said or completion is None:
         return None
     if said < 1:
@@ -250,7 +255,7 @@ def read_metrics(text: str) -> dict[str, dict[int, float]]:
     return found
 
 
-_COUNTED = ("vllm", "eyas")
+_COUNTED = ("vllm", "eyas", "llama.cpp")
 """Engines whose counters stand in /metrics."""
 
 

@@ -45,7 +45,7 @@ async def look(http: Http) -> Server:
             return _of_info(reply.json(), counters.has_counters(counters.read_metrics(text)))
     props = await http.get("/props")
     if props.status == 200 and props.body.lstrip().startswith(b"{"):
-        return _of_props(props.json())
+        return _of_props(props.json(), text)
     return Server("sglang" if "\nsglang:" in f"\n{text}" else "other")
 
 
@@ -64,10 +64,11 @@ def _of_info(info: Mapping[str, Any], counted: bool) -> Server:
     return Server(kind, version, speculates, False, _ceiling(given) if speculates else None)
 
 
-def _of_props(props: Mapping[str, Any]) -> Server:
-    """llama.cpp's. Its speculation is a default of each request."""
+def _of_props(props: Mapping[str, Any], text: str) -> Server:
+    """llama.cpp's. It does not say whether it speculates."""
     version = printable(props.get("build_info"))
-    return Server("llama.cpp" if version is not None else "other", version)
+    counted = counters.has_counters(counters.read_metrics(text))
+    return Server("llama.cpp", version, None, counted) if version is not None else Server("other")
 
 
 def _ceiling(settings: Mapping[str, Any]) -> int | None:

@@ -22,6 +22,7 @@ def test_rounds_of_llama_cpp_follow_from_its_sums() -> None:
     counts = read_answer(said()).counts
     assert counts is not None
     assert (counts.rounds, counts.accepted, counts.proposed, counts.num_steps) == (33, 31, 99, 3)
+    assert counts.cut is None
     assert counts.accept_length == pytest.approx(1 + 31 / 33)
 
 
@@ -31,7 +32,12 @@ def test_timings_without_a_draft_are_no_figures_of_speculation() -> None:
     assert read_answer(body).counts is None
 
 
-@pytest.mark.parametrize("wrong", [{"draft_n_accepted": 65}, {"draft_n": 30}, {"predicted_n": 3.5}])
+def test_a_stop_within_a_round_leaves_less_tokens_than_accepted_drafts() -> None:
+    """Three tokens, of a round that accepted five: how many rounds there were is not to be told."""
+    assert read_answer(said(predicted_n=3, draft_n=8, draft_n_accepted=5)).counts is None
+
+
+@pytest.mark.parametrize("wrong", [{"draft_n": 30}, {"predicted_n": 3.5}, {"draft_n": "many"}])
 def test_timings_that_contradict_one_another(wrong: dict[str, Any]) -> None:
     with pytest.raises(EyasError) as error:
         read_answer(said(**wrong))

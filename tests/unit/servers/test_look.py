@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eyas.dialects.counters import counts_between, read_metrics
 from eyas.errors import EyasError
 from eyas.servers.http import Http, asked_pause, check_key, root_of
 from eyas.servers.look import Server, look
@@ -16,6 +17,13 @@ from support.fake_engines import FakeEngine, vllm_counters
 SGLANG = {"version": "0.5.23", "speculative_algorithm": "EAGLE3", "speculative_num_steps": 5}
 SGLANG |= {"speculative_eagle_topk": 8, "speculative_num_draft_tokens": 4}
 EYAS = {"engine": "eyas", "version": "0.1.0"}
+LLAMA_METRICS = b"""# TYPE llamacpp:spec_decode_num_drafts_total counter
+llamacpp:spec_decode_num_drafts_total 40
+llamacpp:spec_decode_num_draft_tokens_total 120
+llamacpp:spec_decode_num_accepted_tokens_total 30
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 20
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 10
+"""
 SETTINGS = {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4, "draft_sampling": "one-hot"}
 
 
@@ -44,11 +52,21 @@ def seen(answers: dict[str, Any]) -> Server:
         ({"/server_info": EYAS | {"speculation": SETTINGS}}, Server("eyas", "0.1.0", True, False, 4)),
         ({"/server_info": EYAS | {"speculation": None}}, Server("eyas", "0.1.0", False)),
         ({"/props": {"build_info": "b6543-abc", "total_slots": 1}}, Server("llama.cpp", "b6543-abc")),
+        (
+            {"/props": {"build_info": "b1"}, "/metrics": LLAMA_METRICS},
+            Server("llama.cpp", "b1", None, True),
+        ),
+        ({"/props": b"<html>"}, Server("other")),
         ({}, Server("other")),
     ],
 )
 def test_each_engine_is_known_by_what_it_says(answers: dict[str, Any], server: Server) -> None:
     assert seen(answers) == server
+
+
+def test_what_llama_cpp_counts() -> None:
+    counts = counts_between({}, read_metrics(LLAMA_METRICS.decode()))
+    assert (counts.rounds, counts.accepted, counts.proposed, counts.histogram) == (40, 30, 120, (20, 10, 10))
 
 
 def test_an_address_names_its_flag() -> None:
