@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from eyas.config import TOPK_FLAG, SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel
+from eyas.engine.choosing import Chooser
 from eyas.engine.counters import Counters
 from eyas.engine.queue import FairQueue
 from eyas.engine.request import NO_EXTRAS, Extras, Request
@@ -13,19 +14,14 @@ from eyas.engine.scheduler import Scheduler
 from eyas.engine.slots import SlotPool
 from eyas.errors import EyasError
 from eyas.models.target import Target
-from eyas.speculate.propose import (
-    ABSORB_ROWS,
-    DraftProposer,
-    NgramProposer,
-    NoProposer,
-    Proposer,
-    fitting,
-    scratch_slots,
-)
+from eyas.speculate.policy import Controller
+from eyas.speculate.propose import ABSORB_ROWS, DraftProposer, NgramProposer, NoProposer, Proposer, scratch_slots
 from eyas.speculate.round import Outcome, speculative_round
 
 DEFAULT_SLOTS = 8192
 DEFAULT_PREFILL_TOKENS = 512
+MOST_PENDING = 2048
+"""Rows whose features wait for a draft that does not propose; with more, the request goes on without one."""
 
 
 class Engine:
@@ -41,10 +37,11 @@ class Engine:
         prefill_tokens: int = DEFAULT_PREFILL_TOKENS,
         prefix_cache: bool = True,
         max_running: int = 64,
+        controller: Controller | None = None,
     ) -> None:
         """``proposer``: a draft, an n-gram proposer, or None for plain decoding. ``prefill_tokens`` is the budget of
         prompt tokens per step, beside the rows of running answers; ``num_slots`` the tokens that the cache holds, over
-        all requests."""
+        all requests. ``controller``: chooses each round's K up to what a request asks for; None: as it asks."""
         for name, value in ("num_slots", num_slots), ("prefill_tokens", prefill_tokens), ("max_running", max_running):
             if value < 1:
                 raise EyasError("flags.range", f"{name} is {value}", f"give {name} 1 or more")
@@ -54,6 +51,7 @@ class Engine:
         self.proposer: Proposer = proposer or NoProposer()
         self.eos_ids, self.prefill_tokens = frozenset(eos_ids), prefill_tokens
         self.scheduler = Scheduler(num_slots, max_running, prefix_cache, drafts=bool(self.proposer.taps))
+        self.chooser = Chooser(target.max_positions, controller)
         self.counters = Counters()
 
     @property
@@ -103,7 +101,7 @@ class Engine:
             self.waiting.remove(request)
         else:
             assert request in self.running, "the request is another engine's"
-            self.scheduler.retire(request)
+            self._retire(request)
         request.finished = "abort"
         self.counters.aborted += 1
 
@@ -111,16 +109,18 @@ class Engine:
         """Admit, then one forward: a round for each answer that runs, and the next rows of prompts. Returns the
         requests that finished."""
         self.scheduler.admit()
-        settings, reads = self._plan()
+        chosen, reads = self._plan()
         if not reads:
             return []
         states = [request.state for request in reads if request.state is not None]
-        outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings, list(reads.values()))
+        settings = [chosen.get(request) for request in reads]
+        with self.chooser.timed(chosen, reads):
+            outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings, list(reads.values()))
         for (request, read), outcome in zip(reads.items(), outcomes, strict=True):
             self._note(request, read, outcome)
         done = [request for request in reads if request.finished]
         for request in done:
-            self.scheduler.retire(request)
+            self._retire(request)
         return done
 
     def run(self, on_step: Callable[[], None] | None = None) -> None:
@@ -141,43 +141,41 @@ class Engine:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _plan(self) -> tuple[list[SpeculativeSettings | None], dict[Request, int]]:
-        """What each request of the next step proposes, and how many rows of its text it reads instead, if any."""
-        decoding = [request for request in self.running if request.answer and not request.unread]
-        chosen = dict(zip(decoding, self._choose(decoding), strict=True))
-        self.scheduler.make_room({request: scratch_slots(how) for request, how in chosen.items()})
+    def _plan(self) -> tuple[dict[Request, SpeculativeSettings | None], dict[Request, int]]:
+        """What the next round of each answer proposes; and per request how many rows of its text the step reads, 0 for
+        those that have their round."""
         budget, reads = self.prefill_tokens, {}
         for request in self.running:
             # A text that was preempted goes on with a round; only a prompt's last token is drawn from while reading.
             wanted = request.unread + (not request.answer)
-            reads[request] = min(wanted, budget)
-            budget -= reads[request]
-        reads = {request: read for request, read in reads.items() if read or request in chosen}
-        return [chosen.get(request) for request in reads], reads
-
-    def _choose(self, decoding: Sequence[Request]) -> list[SpeculativeSettings | None]:
-        limit, settings = self.target.max_positions, []
-        for request in decoding:
-            assert request.state is not None
-            settings.append(fitting(request.speculation, request.state, limit))
-        return settings
+            if not wanted or budget:
+                reads[request] = min(wanted, budget)
+                budget -= reads[request]
+        decoding = [request for request in reads if request.answer and not request.unread]
+        chosen = self.chooser.choose(decoding, sum(reads.values()))
+        self.scheduler.make_room({request: scratch_slots(how) for request, how in chosen.items()})
+        return chosen, {request: read for request, read in reads.items() if request in self.running}
 
     def _note(self, request: Request, read: int, outcome: Outcome | None) -> None:
         state = request.state
         assert state is not None
-        if read:
-            if (
-                isinstance(self.proposer, DraftProposer)
-                and state.drafted
-                and (outcome or state.cached - state.absorbed > ABSORB_ROWS)
-            ):
+        backlog = state.cached - state.absorbed
+        if read and isinstance(self.proposer, DraftProposer) and state.drafted:
+            if outcome is not None or backlog > ABSORB_ROWS:
                 self.proposer.catch_up([state])
-            if outcome is not None:
-                request.begin(outcome)
-                self.scheduler.keep_prompt(request)
+        elif self.proposer.taps and backlog > MOST_PENDING:
+            state.stop_drafting()
+        if outcome is not None and read:
+            request.begin(outcome)
+            self.scheduler.keep_prompt(request)
         elif outcome is not None:
             request.note(outcome)
+            self.chooser.note(request)
         self.counters.note(request, read, outcome)
+
+    def _retire(self, request: Request) -> None:
+        self.scheduler.retire(request)
+        self.chooser.forget(request)
 
     def _check(self, prompt: Sequence[int], sampling: SamplingSettings) -> None:
         vocabulary, context = self.target.vocab_size, self.target.max_positions

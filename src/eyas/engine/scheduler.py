@@ -123,7 +123,7 @@ class Scheduler:
             return False
         if request.state is None:
             request.state = DecodeState(text, len(text), request.sampling, slots)
-            request.state.drafted = self.drafted(request)
+            request.state.drafted = self.drafted(request) or not self.drafts
             request.state.constraint, request.state.top_logprobs = (
                 request.extras.constraint,
                 request.extras.top_logprobs,
