@@ -41,7 +41,7 @@ WITHOUT_TORCH = ("errors", "contract", "metrics", "config", "artifacts", "dialec
 LAZY_PACKAGES = ("transformers", "huggingface_hub")
 """Slow to import and not always needed: these may be imported inside a function. In the CLI, anything may."""
 
-IMPORT_NAMES = {"huggingface-hub": "huggingface_hub", "pyyaml": "yaml"}
+IMPORT_NAMES = {"huggingface-hub": "huggingface_hub", "pyyaml": "yaml", "prometheus-client": "prometheus_client"}
 """Distributions whose import name differs from their name."""
 EXTRA_UNITS = {"train": ("data", "train", "plotting", "bench")}
 """Who may import the packages of an extra; all else must run without it."""
