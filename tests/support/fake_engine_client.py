@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import cache
 
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from eyas.errors import EyasError
 from eyas.serve.wire import Ask, Logprob, Piece, Ready, RoundCount, Status, TokenLogprobs
-from eyas.testing import tiny_pair
+from eyas.testing import tiny_pair, tiny_tokenizer
 
 VOCABULARY = 512
 
 
 def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(tiny_pair()[0], trust_remote_code=False)
+
+
+@cache
+def _tiny_tokenizer() -> Tokenizer:
+    return tiny_tokenizer()
 
 
 @dataclass
@@ -65,7 +72,7 @@ class FakeEngine:
             self.given_up += not whole
 
     def pieces(self, ask: Ask) -> list[Piece]:
-        tok = tokenizer().backend_tokenizer
+        tok = _tiny_tokenizer()
         tokens = tok.encode(self.text, add_special_tokens=False).ids
         texts = [tok.decode([token]) for token in tokens]
         made = []
@@ -95,9 +102,9 @@ class FakeEngine:
         self.closed = True
 
 
-def _logprobs(tok: object, token: int, top: int | None) -> TokenLogprobs:
+def _logprobs(tok: Tokenizer, token: int, top: int | None) -> TokenLogprobs:
     ranked = [token, *(t for t in range(40, 60) if t != token)][: top or 0]
-    text = tok.decode  # type: ignore[attr-defined]
+    text = tok.decode
     return TokenLogprobs(
         Logprob(token, text([token]), -0.25), [Logprob(t, text([t]), -0.25 - i) for i, t in enumerate(ranked)]
     )

@@ -58,7 +58,7 @@ def wanted(
         raise FieldError("request.limit", field, cause, f"ask for {limits.top_logprobs} or fewer")
     return Wanted(
         sampling,
-        # Negative seeds are seeds of other engines; the noise is keyed with 63 bits.
+        # Any whole number is a seed; the noise is keyed with 63 bits.
         seed % (1 << 63),
         sampled,
         _speculation(body.speculation),

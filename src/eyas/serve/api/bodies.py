@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from eyas.config import MAX_DRAFT_TOKENS, MAX_STEPS, MAX_TOPK, DraftSampling
 
-Int = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
-Positive = Annotated[int, Field(ge=1, lt=1 << 63)]
+Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 StopString = Annotated[str, Field(min_length=1)]
+TEXT_BRANCH, CHAT_BRANCH = "of a text", "of a chat"
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 Name = Annotated[str, Field(max_length=256)]
 
@@ -73,7 +73,7 @@ class Generation(WithoutEffect):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = Field(None, description="-1 or 0: off.")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Int | None = None
+    seed: int | None = None
     n: Positive | None = None
     stop: StopString | list[StopString] | None = None
     stop_token_ids: list[Token] | None = None
@@ -123,29 +123,33 @@ class ToolCall(Body):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: Int | None = None
+    index: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
 
 
-class ChatMessage(Body):
-    """One turn."""
+class Turn(Body):
+    """What is said by anyone but the assistant."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "tool"]
+    content: str | list[TextPart]
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+class AssistantTurn(Body):
+    """A former answer; clients send it back as they got it."""
+
+    role: Literal["assistant"]
     content: str | list[TextPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
     reasoning_content: str | None = None
-    # Clients send their answers back as they got them.
     refusal: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
 
-    @model_validator(mode="after")
-    def _says_something(self) -> ChatMessage:
-        if self.content is None and self.role != "assistant":
-            raise ValueError("a turn that is not the assistant's must have content")
-        return self
+
+ChatMessage = Annotated[Turn | AssistantTurn, Field(discriminator="role")]
 
 
 class Function(Body):
@@ -259,6 +263,15 @@ class TokenizeChat(Templated):
     model: Name | None = None
     add_special_tokens: bool = False
     return_token_strs: bool = False
+
+
+def _kind(body: Any) -> str:
+    return CHAT_BRANCH if isinstance(body, dict) and "messages" in body else TEXT_BRANCH
+
+
+TokenizeBody = Annotated[
+    Annotated[TokenizeText, Tag(TEXT_BRANCH)] | Annotated[TokenizeChat, Tag(CHAT_BRANCH)], Discriminator(_kind)
+]
 
 
 class DetokenizeBody(Body):

@@ -41,6 +41,9 @@ DECLARED = (400, 401, 404, 408, 413, 429, 500, 503)
 """Statuses of errors that every route that reads a body can give."""
 
 
+ROLES = ("system", "developer", "user", "tool", "assistant")
+
+
 class ErrorDetail(BaseModel):
     """``code``: stable, one of docs/errors.md · ``param``: the field that is meant."""
 
@@ -140,7 +143,10 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> EyasError:
     original = (first.get("ctx") or {}).get("error")
     if isinstance(original, EyasError):
         return original
-    place = [str(part) for part in first["loc"] if part != "body" and not _is_branch(str(part))]
+    loc = first["loc"]
+    # Behind a number stands which kind of message it is, by its role.
+    named = [p for p, before in zip(loc, ("", *loc), strict=False) if not (isinstance(before, int) and p in ROLES)]
+    place = [str(part) for part in named if part != "body" and not _is_branch(str(part))]
     name = ".".join(place) or "body"
     if not place:
         fix = "send a JSON object, with Content-Type: application/json"

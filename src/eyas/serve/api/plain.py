@@ -11,7 +11,7 @@ from starlette.responses import Response
 from eyas import __version__
 from eyas.serve import metrics_page
 from eyas.serve.api.answers import Detokenized, Flushed, Health, Model, Models, ServerInfo, Tokenized
-from eyas.serve.api.bodies import DetokenizeBody, TokenizeChat, TokenizeText
+from eyas.serve.api.bodies import DetokenizeBody, TokenizeBody, TokenizeText
 from eyas.serve.api.chat import chat_prompt
 from eyas.serve.api.failures import FieldError
 from eyas.serve.api.service import Service, service_of
@@ -33,7 +33,7 @@ def _model(service: Service, name: str) -> Model:
     return Model(id=name, created=service.started, max_model_len=service.ready().context)
 
 
-async def tokenize(body: TokenizeText | TokenizeChat, request: Request) -> Tokenized:
+async def tokenize(body: TokenizeBody, request: Request) -> Tokenized:
     """A text or a conversation as token ids."""
     service = service_of(request)
     service.check_model(body.model)

@@ -114,9 +114,9 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ({"continue_final_message": True}, "request.field", "continue_final_message"),
         ({"model": "other"}, "request.model", "model"),
         ({"messages": []}, "request.field", "messages"),
-        ({"messages": [{"role": "cook", "content": "x"}]}, "request.field", "messages.0.role"),
+        ({"messages": [{"role": "cook", "content": "x"}]}, "request.field", "messages.0"),
         ({"messages": [{"role": "user", "content": 3}]}, "request.field", "messages.0.content"),
-        ({"messages": [{"role": "user"}]}, "request.field", "messages.0"),
+        ({"messages": [{"role": "user"}]}, "request.field", "messages.0.content"),
         ({"messages": [*MESSAGES, {"role": "assistant", "tool_calls": [CALL]}]}, "rendering.refused", None),
         ({"messages": [{"role": "user", "content": "fox " * 80}]}, "request.too-long", None),
     ],
@@ -181,6 +181,12 @@ def test_a_body_that_is_no_request(rig, content):
     status, error = post(rig, content=content)
     assert status == 400
     assert error.code in ("request.json", "request.field")
+
+
+def test_a_chat_to_tokenise_is_refused_as_a_chat(rig):
+    _, error = post(rig, {"messages": [{"role": "user", "content": 1}]}, "/tokenize")
+    assert error.param == "messages.0.content"
+    assert post(rig, {"messages": MESSAGES, "prompt": "x"}, "/tokenize")[1].param == "prompt"
 
 
 def test_a_body_must_be_called_json(rig):
