@@ -50,9 +50,9 @@ def test_a_known_machine_is_found_again(target, draft):
     noise = iter(range(10**6))
 
     def clock(scene: Scene) -> float:
-        # The first performance of each scene, and every seventh time, is disturbed.
+        # The first performances, and every seventh one, are disturbed.
         i = next(noise)
-        return true_seconds(scene) * (3 if i < 40 or i % 7 == 0 else 1)
+        return true_seconds(scene) * (3 if i < 30 or i % 7 == 0 else 1)
 
     proposer = DraftProposer(draft, draft.new_cache(SLOTS))
     found = measure_costs(
