@@ -21,9 +21,9 @@ FAKE = (sys.executable, str(Path(__file__).parent / "fake_engine_child.py"))
 def tiny_settings(**flags: object):
     target, draft = tiny_pair()
     given = {
-        "model_path": str(target), "speculative_draft_model_path": str(draft), "max_total_tokens": 3000, "threads": 1,
+        "model_path": str(target), "speculative_draft_model_path": str(draft), "max_total_tokens": 3000, "threads": 1, "speculative_adaptive": False,
     }  # fmt: skip
-    return resolve(*merge(given | flags, None), target, 1 << 30).engine
+    return resolve(*merge(given | flags, None), target, free=1 << 30).engine
 
 
 def fake(behaviour: str, care: Care | None = None, say=lambda what: None, **changes: object) -> EngineProcess:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from rich.console import Console
 
 # Importing a module of verbs adds them.
-from eyas.cli import answer, basics, bench, capture, check, data, export, recipes, regen, samples, train
+from eyas.cli import answer, basics, bench, capture, check, data, export, recipes, regen, samples, serve, train
 from eyas.cli.app import app
 from eyas.errors import EyasError
 
@@ -26,6 +26,7 @@ __all__ = [
     "recipes",
     "regen",
     "samples",
+    "serve",
     "train",
 ]
 

@@ -66,13 +66,16 @@ def open_session(
     backend: str = "auto",
     device: str = "cpu",
     tokenizer_folder: Path | None = None,
+    chat_template: str | None = None,
 ) -> Session:
     """Load a target folder and, if given, a draft folder; the draft's contract is enforced.
 
-    ``dtype``: ``fp32`` or ``bf16``. ``tokenizer_folder``: of another tokenizer than the target's. Raises ``model.…``,
-    ``draft.…``, ``contract.…``, ``artifact.…``.
+    ``dtype``: ``fp32`` or ``bf16``. ``tokenizer_folder``, ``chat_template``: in place of the target's own. Raises
+    ``model.…``, ``draft.…``, ``contract.…``, ``artifact.…``.
     """
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, trust_remote_code=False)
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
     target = load_target(folder, parse_dtype(dtype), backend, device)
     loaded = None
     if draft is not None:

@@ -24,6 +24,8 @@ class EngineSettings(BaseModel):
     target: Path
     tokenizer: Path | None
     """None: the target's own."""
+    chat_template: str | None
+    """None: the tokenizer's own."""
     draft: Path | None
     algorithm: Algorithm
     speculation: SpeculativeSettings | None

@@ -87,4 +87,7 @@ class Figures:
         return self._marks[0]
 
     def _plain(self) -> float | None:
-        return None
+        controller = self.engine.chooser.controller
+        if controller is None or controller.forecast is None or not self.engine.running:
+            return None
+        return controller.forecast.plain_tokens_per_second

@@ -7,36 +7,34 @@ from typing import Annotated
 from pydantic import Field
 
 from eyas.config import Settings
+from eyas.serve.flags import flag
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
+PANEL = "Limits"
 
 
 class Limits(Settings):
-    """Raises ``flags.range``. What is more than a limit is refused, never cut to it.
+    """Raises ``flags.range``. What is more than a limit is refused, never cut to it."""
 
-    ``prompt_tokens`` None: as many as the context holds. ``choices``: prompts times ``n`` of a request.
-    ``stop_chars``: of one stop string. ``grammar_depth``: objects and brackets in one another. ``read_seconds``: for a
-    request's head, and for its body. ``idle_seconds``: between two requests of a connection. ``open_requests``:
-    answered or waiting at one time. ``drain_seconds``: for what runs when the server is told to end.
-    """
-
-    body_bytes: Count = 8 << 20
-    json_depth: Annotated[int, Field(ge=8, le=200)] = 64
-    prompt_tokens: Count | None = None
-    choices: Count = 64
-    top_logprobs: Annotated[int, Field(ge=0)] = 20
-    stop_strings: Count = 16
-    stop_chars: Count = 256
-    stop_token_ids: Count = 64
-    logit_biases: Count = 1024
-    tools: Count = 128
-    grammar_bytes: Count = 64 << 10
-    grammar_depth: Count = 32
-    header_bytes: Annotated[int, Field(ge=1024)] = 32 << 10
-    read_seconds: Seconds = 30.0
-    idle_seconds: Annotated[int, Field(ge=1)] = 30
-    request_seconds: Seconds = 3600.0
-    open_requests: Count = 2048
-    drain_seconds: Seconds = 30.0
-    backlog: Count = 2048
+    body_bytes: Annotated[Count, flag(PANEL, "Bytes of a request's body.")] = 8 << 20
+    json_depth: Annotated[
+        Annotated[int, Field(ge=8, le=200)], flag(PANEL, "Objects and lists in one another in a body.")
+    ] = 64
+    prompt_tokens: Annotated[Count | None, flag(PANEL, "Tokens of a prompt; else as many as the context holds.")] = None
+    choices: Annotated[Count, flag(PANEL, "Prompts times n of a request.")] = 64
+    top_logprobs: Annotated[Annotated[int, Field(ge=0)], flag(PANEL, "Likeliest tokens that are told per place.")] = 20
+    stop_strings: Annotated[Count, flag(PANEL, "Stop strings of a request.")] = 16
+    stop_chars: Annotated[Count, flag(PANEL, "Characters of one stop string.")] = 256
+    stop_token_ids: Annotated[Count, flag(PANEL, "Stop tokens of a request.")] = 64
+    logit_biases: Annotated[Count, flag(PANEL, "Entries of logit_bias.")] = 1024
+    tools: Annotated[Count, flag(PANEL, "Tools of a request.")] = 128
+    grammar_bytes: Annotated[Count, flag(PANEL, "Bytes of a schema, expression or grammar.")] = 64 << 10
+    grammar_depth: Annotated[Count, flag(PANEL, "Objects and brackets in one another in a grammar.")] = 32
+    header_bytes: Annotated[Annotated[int, Field(ge=1024)], flag(PANEL, "Bytes of a request's head.")] = 32 << 10
+    read_seconds: Annotated[Seconds, flag(PANEL, "For a request's head to arrive, and for its body.")] = 30.0
+    idle_seconds: Annotated[Count, flag(PANEL, "Between two requests of a connection.")] = 30
+    request_seconds: Annotated[Seconds, flag(PANEL, "For a request to be answered.")] = 3600.0
+    open_requests: Annotated[Count, flag(PANEL, "Requests answered or waiting at one time.")] = 2048
+    drain_seconds: Annotated[Seconds, flag(PANEL, "For what runs when the server is told to end.")] = 30.0
+    backlog: Annotated[Count, flag(PANEL, "Connections that the system holds until they are taken.")] = 2048

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from importlib import metadata
 from typing import Any
@@ -10,11 +9,14 @@ from typing import Any
 import torch
 
 import eyas
+from eyas.contract import Contract
 from eyas.draft.checkpoint import CONTRACT
+from eyas.engine.costs import measure_costs
 from eyas.engine.engine import Engine
 from eyas.engine.session import Session, open_session
 from eyas.serve.engine_settings import EngineSettings
 from eyas.serve.wire import Ready
+from eyas.speculate.policy import Controller, expected_of
 from eyas.speculate.propose import NgramProposer
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
@@ -24,14 +26,14 @@ def open_engine_session(settings: EngineSettings) -> Session:
     """Target, tokenizer and draft, the draft's contract enforced. Raises as ``open_session``."""
     torch.set_num_threads(settings.threads)
     s = settings
-    session = open_session(s.target, s.draft, s.dtype, s.backend, s.device, s.tokenizer)
+    session = open_session(s.target, s.draft, s.dtype, s.backend, s.device, s.tokenizer, s.chat_template)
     session.target.max_positions = settings.context
     return session
 
 
 def engine_of(session: Session, settings: EngineSettings) -> Engine:
-    """An engine as the settings say."""
-    return Engine(
+    """An engine as the settings say; where K is chosen, what rounds cost is measured first, which takes seconds."""
+    engine = Engine(
         session.target,
         NgramProposer() if settings.algorithm == "NGRAM" else session.draft,
         eos_ids=session.eos_ids,
@@ -40,13 +42,27 @@ def engine_of(session: Session, settings: EngineSettings) -> Engine:
         prefix_cache=settings.prefix_cache,
         max_running=settings.max_running,
     )
+    if settings.adaptive and settings.speculation is not None:
+        steps, contract = settings.speculation.num_steps, contract_of(settings)
+        costs = measure_costs(
+            engine.target, engine.cache, engine.proposer, max_requests=settings.max_running, max_steps=steps
+        )
+        expected = expected_of(contract) if contract is not None else None
+        engine.chooser.controller = Controller(costs, steps, expected)
+    return engine
 
 
-def ready_of(session: Session, settings: EngineSettings) -> Ready:
+def contract_of(settings: EngineSettings) -> Contract | None:
+    """What the draft promises, if it has a contract."""
+    if settings.draft is None or not (settings.draft / CONTRACT).is_file():
+        return None
+    return Contract.read(settings.draft / CONTRACT)
+
+
+def ready_of(session: Session, engine: Engine, settings: EngineSettings) -> Ready:
     """What the outside may know of the engine: no place in the file system is in it."""
-    target, contract = session.target, None
-    if settings.draft is not None and (settings.draft / CONTRACT).is_file():
-        contract = json.loads((settings.draft / CONTRACT).read_text(encoding="utf-8"))
+    target, contract = session.target, contract_of(settings)
+    promised = None if contract is None else contract.model_dump(mode="json")
     facts: dict[str, Any] = {
         "target": {
             "architecture": target.architecture,
@@ -56,10 +72,11 @@ def ready_of(session: Session, settings: EngineSettings) -> Ready:
             "kernels": target.backend.name,
             "row_exact": target.row_exact,
         },
-        "draft": None if session.draft is None else {"taps": list(session.draft.config.taps), "contract": contract},
+        "draft": None if session.draft is None else {"taps": list(session.draft.config.taps), "contract": promised},
         "algorithm": settings.algorithm,
         "speculation": None if settings.speculation is None else settings.speculation.model_dump(mode="json"),
         "adaptive": settings.adaptive,
+        "controller": None if engine.chooser.controller is None else engine.chooser.controller.to_json(),
         "threads": torch.get_num_threads(),
         "device": target.device.type,
         "versions": {

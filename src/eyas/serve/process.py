@@ -102,6 +102,8 @@ class EngineProcess:
     async def start(self) -> None:
         """Start it and wait until it is loaded. Raises what loading it came to."""
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Who starts it may be gone when loading fails.
+        loaded.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._keeper = asyncio.create_task(self._keep(loaded))
         await asyncio.shield(loaded)
 

@@ -5,9 +5,8 @@ Rule: what is asked is run, or the server does not start. Only what is not asked
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,15 @@ from eyas.draft.checkpoint import CONTRACT
 from eyas.engine.asked import Asked, Plan
 from eyas.engine.engine import DEFAULT_PREFILL_TOKENS
 from eyas.errors import EyasError
+from eyas.models.config import read_config
 from eyas.serve.engine_settings import EngineSettings
+from eyas.serve.flags import flags_of
 from eyas.serve.room import Room, room_for
-from eyas.serve.settings import LIMIT_PREFIX, SECRETS, Given, Origin, ServeSettings, flags_of
+from eyas.serve.settings import LIMIT_PREFIX, SECRETS, Given, Origin, ServeSettings
 from eyas.serve.sizes import check_device, free_bytes, shown, sizes_of
+from eyas.serve.wording import formats, read_template, sampling_defaults, template_kwargs
 
+PLACES = ("model_path", "tokenizer_path", "chat_template", "speculative_draft_model_path")
 DRAFT_FLAG = "--speculative-draft-model-path"
 
 
@@ -45,22 +48,41 @@ class Serving:
     """As asked."""
     engine: EngineSettings
     """Of each replica."""
-    seed: int
-    """Of requests that bring none."""
+    tool_format: str | None
+    reasoning_format: str | None
+    sampling_defaults: Mapping[str, float | int]
+    template_kwargs: Mapping[str, Any]
     values: tuple[Value, ...]
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Name → value, origin, note."""
         return {v.name: {"value": v.value, "origin": v.origin, "note": v.note} for v in self.values}
 
+    def public(self) -> dict[str, dict[str, Any]]:
+        """The same for clients: of places in the file system only the last part."""
+        shown = self.to_json()
+        for name in PLACES:
+            value = shown[name]["value"]
+            if isinstance(value, str):
+                shown[name]["value"] = _public_name(value)
+        return shown
 
-def resolve(settings: ServeSettings, origins: Mapping[str, Given], target: Path, free: int | None = None) -> Serving:
-    """Everything that will run. ``target``: the folder of the model that ``model_path`` names · ``free``: memory in
-    bytes, measured if None.
+
+def resolve(
+    settings: ServeSettings,
+    origins: Mapping[str, Given],
+    target: Path,
+    template: object = None,
+    free: int | None = None,
+) -> Serving:
+    """Everything that will run. ``target``: the folder of the model that ``model_path`` names · ``template``: its
+    tokenizer's chat template · ``free``: memory in bytes, measured if None.
 
     Raises ``flags.…``, ``artifact.…``, ``model.config``, ``contract.schema``.
     """
-    return _Resolver(settings, dict(origins), target).serving(free)
+    return _Resolver(settings, dict(origins), target).serving(
+        template, free_bytes(settings.device) if free is None else free
+    )
 
 
 class _Resolver:
@@ -69,20 +91,24 @@ class _Resolver:
         self.known: dict[str, Value] = {}
         """What is not simply as it was given."""
 
-    def serving(self, free: int | None) -> Serving:
+    def serving(self, template: object, free: int) -> Serving:
         s = self.settings
         self._check_places()
+        given_template = read_template(s)
+        tools, reasoning = self._formats(template)
         plan = self._speculation()
         name = self._fill("served_model_name", s.served_model_name, _public_name(s.model_path), "default")
-        seed = self._fill("random_seed", s.random_seed, secrets.randbelow(1 << 31), "drawn")
+        if s.random_seed is None:
+            self._put("random_seed", None, "default", "each request draws its own")
         threads = max(1, torch.get_num_threads() // s.dp_size)
         sizes = sizes_of(self.target, plan.draft, s.dtype, s.backend, s.device)
-        room = room_for(s, sizes, free_bytes(s.device) if free is None else free, plan.speculation)
+        room = room_for(s, sizes, free, plan.speculation)
         self._note_room(room, shown(room.slots, sizes.slot))
         engine = EngineSettings(
             model=name,
             target=self.target.absolute(),
             tokenizer=None if s.tokenizer_path is None else Path(s.tokenizer_path).expanduser().absolute(),
+            chat_template=given_template,
             draft=None if plan.draft is None else plan.draft.absolute(),
             algorithm=plan.algorithm,
             speculation=plan.speculation,
@@ -98,7 +124,12 @@ class _Resolver:
             prefix_cache=not s.disable_radix_cache,
             by_priority=s.schedule_policy == "priority",
         )
-        return Serving(s, engine, seed, self._values())
+        defaults, kwargs = sampling_defaults(self.target), template_kwargs(_contract(plan.draft))
+        for default, value in defaults.items():
+            self._put(f"default {default}", value, "model config")
+        if kwargs:
+            self._put("default enable_thinking", kwargs["enable_thinking"], "draft's contract")
+        return Serving(s, engine, tools, reasoning, defaults, kwargs, self._values())
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -111,11 +142,15 @@ class _Resolver:
         if s.dp_size > 1 and not s.device.startswith("cpu"):
             cause = f"--dp-size {s.dp_size} with --device {s.device}: replicas would share the one device"
             raise EyasError("flags.contradiction", cause, "start a server for each device, or use --dp-size 1")
-        if s.tokenizer_path is not None and not (Path(s.tokenizer_path).expanduser() / "tokenizer.json").is_file():
-            fix = "give --tokenizer-path a folder that has one"
-            raise EyasError("artifact.missing", f"there is no tokenizer.json in {s.tokenizer_path}", fix)
-        if s.chat_template is not None and not s.chat_template.expanduser().is_file():
-            raise EyasError("artifact.missing", f"there is no file {s.chat_template}", "check --chat-template")
+
+    def _formats(self, template: object) -> tuple[str | None, str | None]:
+        s = self.settings
+        tools, reasoning = formats(s, template, str(read_config(self.target).get("model_type", "")))
+        if s.tool_call_parser is None:
+            self._put("tool_call_parser", tools, "chat template")
+        if s.reasoning_parser is None:
+            self._put("reasoning_parser", reasoning, "chat template")
+        return tools, reasoning
 
     def _speculation(self) -> Plan:
         s = self.settings
@@ -178,7 +213,7 @@ class _Resolver:
             return False
         self._fill("speculative_adaptive", asked, True, "default")
         note = f"{STEPS_FLAG} is the ceiling" if asked is not False else "every round takes all steps"
-        self.known["speculative_adaptive"] = Value(**vars(self.known["speculative_adaptive"]) | {"note": note})
+        self.known["speculative_adaptive"] = replace(self.known["speculative_adaptive"], note=note)
         return asked is not False
 
     def _prefill(self) -> int:
@@ -194,7 +229,7 @@ class _Resolver:
         origin = self._given("max_total_tokens") if bounded else room.context_origin
         self._fill("context_length", s.context_length, room.context, origin)
         self._fill("max_total_tokens", s.max_total_tokens, room.slots, room.slots_origin)
-        self.known["max_total_tokens"] = Value(**vars(self.known["max_total_tokens"]) | {"note": size})
+        self.known["max_total_tokens"] = replace(self.known["max_total_tokens"], note=size)
 
     def _fill(self, name: str, asked: Any, otherwise: Any, origin: Origin) -> Any:
         """The value that was asked for, else ``otherwise`` with its origin; noted either way."""
@@ -219,8 +254,9 @@ class _Resolver:
             elif isinstance(value, Path):
                 value = str(value)
             found.append(self.known.pop(name, Value(name, value, self._given(name))))
-            if name == "draft_sampling":
-                found += [self.known.pop(n) for n in [*self.known] if n.startswith("accept_length")]
+            for place, follows in (("draft_sampling", "accept_length"), ("random_seed", "default ")):
+                if name == place:
+                    found += [self.known.pop(n) for n in [*self.known] if n.startswith(follows)]
         assert not self.known, self.known
         for name, value in s.limits.model_dump().items():
             found.append(Value(LIMIT_PREFIX + name, value, self._given(LIMIT_PREFIX + name)))

@@ -5,7 +5,6 @@ None: not given; ``eyas.serve.resolve`` says what runs then, and why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from eyas.artifacts import read_yaml
 from eyas.config import DRAFT_SAMPLING_FLAG, Settings
 from eyas.errors import EyasError
+from eyas.serve.flags import flag
 from eyas.serve.limits import Limits
 
 DEFAULT_MODEL = "builtin:smollm2-135m"
@@ -23,22 +23,16 @@ SECRETS = ("api_key", "api_key_file")
 
 Count = Annotated[int, Field(ge=1)]
 Origin = Literal[
-    "flag", "config file", "draft's contract", "model config", "measured memory", "default", "this machine", "drawn"
+    "flag",
+    "config file",
+    "draft's contract",
+    "model config",
+    "chat template",
+    "measured memory",
+    "this machine",
+    "default",
 ]
 Given = Literal["flag", "config file"]
-
-
-@dataclass(frozen=True)
-class Flag:
-    """How a field looks on the command line; its name there is ``--`` and the field's, with dashes."""
-
-    help: str
-    panel: str
-    aliases: tuple[str, ...] = ()
-
-
-def _flag(panel: str, help_: str, *aliases: str) -> Flag:
-    return Flag(help_, panel, aliases)
 
 
 MODEL, SPECULATION, BATCH, HTTP = "Model", "Speculation", "Memory and batching", "HTTP"
@@ -48,88 +42,90 @@ class ServeSettings(Settings):
     """Raises ``flags.range``, ``flags.unknown``, ``flags.contradiction``."""
 
     model_path: Annotated[
-        str, _flag(MODEL, "The target: builtin:…, a hub id, a model folder or a GGUF file.", "--model")
+        str, flag(MODEL, "The target: builtin:…, a hub id, a model folder or a GGUF file.", "--model")
     ] = DEFAULT_MODEL
-    tokenizer_path: Annotated[str | None, _flag(MODEL, "A folder with another tokenizer.", "--tokenizer")] = None
-    served_model_name: Annotated[str | None, _flag(MODEL, "The name in /v1/models; else that of the model.")] = None
+    tokenizer_path: Annotated[str | None, flag(MODEL, "A folder with another tokenizer.", "--tokenizer")] = None
+    served_model_name: Annotated[str | None, flag(MODEL, "The name in /v1/models; else that of the model.")] = None
     dtype: Annotated[
-        Literal["fp32", "float32", "float", "bf16", "bfloat16"], _flag(MODEL, "Weights of the target: fp32 or bf16.")
+        Literal["fp32", "float32", "float", "bf16", "bfloat16"], flag(MODEL, "Weights of the target: fp32 or bf16.")
     ] = "fp32"
-    quantization: Annotated[str | None, _flag(MODEL, "None is there yet: the checkpoint's own weights run.", "-q")] = (
+    quantization: Annotated[str | None, flag(MODEL, "None is there yet: the checkpoint's own weights run.", "-q")] = (
         None
     )
     context_length: Annotated[
-        Count | None, _flag(MODEL, "Tokens of prompt and answer together; else what the model's config says.")
+        Count | None, flag(MODEL, "Tokens of prompt and answer together; else what the model's config says.")
     ] = None
-    device: Annotated[str, _flag(MODEL, "cpu or cuda.")] = "cpu"
+    device: Annotated[str, flag(MODEL, "cpu or cuda.")] = "cpu"
     backend: Annotated[
-        Literal["auto", "native", "onednn", "eager"], _flag(MODEL, "Kernels: auto, native, onednn or eager.")
+        Literal["auto", "native", "onednn", "eager"], flag(MODEL, "Kernels: auto, native, onednn or eager.")
     ] = "auto"
-    chat_template: Annotated[Path | None, _flag(MODEL, "A Jinja file in place of the tokenizer's own template.")] = None
-    tool_call_parser: Annotated[str | None, _flag(MODEL, "How this model writes tool calls.")] = None
-    reasoning_parser: Annotated[str | None, _flag(MODEL, "How this model marks its reasoning.")] = None
+    chat_template: Annotated[Path | None, flag(MODEL, "A Jinja file in place of the tokenizer's own template.")] = None
+    tool_call_parser: Annotated[
+        str | None, flag(MODEL, "How the model writes tool calls; else by its chat template; none.")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, flag(MODEL, "How it marks its reasoning; else by its chat template; none.")
+    ] = None
     random_seed: Annotated[
         Annotated[int, Field(ge=0, lt=1 << 63)] | None,
-        _flag(MODEL, "Seed of requests that bring none; else drawn at the start.", "--seed"),
+        flag(MODEL, "Seed of requests that bring none; else each draws its own.", "--seed"),
     ] = None
 
-    speculative_algorithm: Annotated[str | None, _flag(SPECULATION, "EAGLE3, NGRAM or NONE.", "--speculative-algo")] = (
+    speculative_algorithm: Annotated[str | None, flag(SPECULATION, "EAGLE3, NGRAM or NONE.", "--speculative-algo")] = (
         None
     )
     speculative_draft_model_path: Annotated[
-        str, _flag(SPECULATION, "A draft folder; auto: what the model brings; none.", "--speculative-draft-model")
+        str, flag(SPECULATION, "A draft folder; auto: what the model brings; none.", "--speculative-draft-model")
     ] = "auto"
-    speculative_num_steps: Annotated[int | None, _flag(SPECULATION, "Draft steps in a round, K.")] = None
-    speculative_eagle_topk: Annotated[int | None, _flag(SPECULATION, "Tokens kept per step; 1 is a chain.")] = None
+    speculative_num_steps: Annotated[int | None, flag(SPECULATION, "Draft steps in a round, K.")] = None
+    speculative_eagle_topk: Annotated[int | None, flag(SPECULATION, "Tokens kept per step; 1 is a chain.")] = None
     speculative_num_draft_tokens: Annotated[
-        int | None, _flag(SPECULATION, "Tokens verified in a round, the root counted.")
+        int | None, flag(SPECULATION, "Tokens verified in a round, the root counted.")
     ] = None
     speculative_adaptive: Annotated[
         bool | None,
-        _flag(SPECULATION, "The steps are a ceiling, and each round takes what measured best; off: always all steps."),
+        flag(SPECULATION, "The steps are a ceiling, and each round takes what measured best; off: always all steps."),
     ] = None
-    draft_sampling: Annotated[str, _flag(SPECULATION, "one-hot or probabilistic.")] = "one-hot"
+    draft_sampling: Annotated[str, flag(SPECULATION, "one-hot or probabilistic.")] = "one-hot"
 
     mem_fraction_static: Annotated[
         Annotated[float, Field(gt=0, lt=1)] | None,
-        _flag(BATCH, "Share of the free memory that weights and cache may take."),
+        flag(BATCH, "Share of the free memory that weights and cache may take."),
     ] = None
-    max_total_tokens: Annotated[Count | None, _flag(BATCH, "Cache slots: tokens that all requests can hold.")] = None
-    max_running_requests: Annotated[Count, _flag(BATCH, "Requests in a batch.")] = 64
+    max_total_tokens: Annotated[Count | None, flag(BATCH, "Cache slots: tokens that all requests can hold.")] = None
+    max_running_requests: Annotated[Count, flag(BATCH, "Requests in a batch.")] = 64
     max_queued_requests: Annotated[
-        Annotated[int, Field(ge=0)], _flag(BATCH, "Requests that may wait; beyond, status 429.")
+        Annotated[int, Field(ge=0)], flag(BATCH, "Requests that may wait; beyond, status 429.")
     ] = 1024
-    chunked_prefill_size: Annotated[Count | None, _flag(BATCH, "Prompt tokens that a step reads at most.")] = None
-    max_prefill_tokens: Annotated[Count | None, _flag(BATCH, "The same, by SGLang's other name.")] = None
+    chunked_prefill_size: Annotated[Count | None, flag(BATCH, "Prompt tokens that a step reads at most.")] = None
+    max_prefill_tokens: Annotated[Count | None, flag(BATCH, "The same, by SGLang's other name.")] = None
     schedule_policy: Annotated[
         Literal["priority", "fcfs"],
-        _flag(BATCH, "priority: by priority, clients in turn; fcfs: in the order of arrival alone."),
+        flag(BATCH, "priority: by priority, clients in turn; fcfs: in the order of arrival alone."),
     ] = "priority"
-    disable_radix_cache: Annotated[bool, _flag(BATCH, "Keep no prefixes.")] = False
-    threads: Annotated[Count | None, _flag(BATCH, "CPU threads of each replica.")] = None
-    tp_size: Annotated[Count, _flag(BATCH, "Processes that share each layer.", "--tp", "--tensor-parallel-size")] = 1
+    disable_radix_cache: Annotated[bool, flag(BATCH, "Keep no prefixes.")] = False
+    threads: Annotated[Count | None, flag(BATCH, "CPU threads of each replica.")] = None
+    tp_size: Annotated[Count, flag(BATCH, "Processes that share each layer.", "--tp", "--tensor-parallel-size")] = 1
     dp_size: Annotated[
         Annotated[int, Field(ge=1, le=64)],
-        _flag(BATCH, "Replicas behind the one port.", "--dp", "--data-parallel-size"),
+        flag(BATCH, "Replicas behind the one port.", "--dp", "--data-parallel-size"),
     ] = 1
     watchdog_timeout: Annotated[
         Annotated[float, Field(ge=1, le=86400)],
-        _flag(BATCH, "Seconds without a sign of an engine that has work; then it is started again."),
+        flag(BATCH, "Seconds without a sign of an engine that has work; then it is started again."),
     ] = 300.0
 
-    host: Annotated[str, _flag(HTTP, "Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Annotated[int, Field(ge=0, le=65535)], _flag(HTTP, "Port to listen on; 0: any that is free.")] = (
+    host: Annotated[str, flag(HTTP, "Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Annotated[int, Field(ge=0, le=65535)], flag(HTTP, "Port to listen on; 0: any that is free.")] = (
         30000
     )
     api_key: Annotated[
-        tuple[str, ...], _flag(HTTP, "A key that requests must bring; may be repeated. Others can see it in ps.")
+        tuple[str, ...], flag(HTTP, "A key that requests must bring; may be repeated. Others can see it in ps.")
     ] = Field((), repr=False)
-    api_key_file: Annotated[Path | None, _flag(HTTP, "A file of such keys, one a line.")] = None
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], _flag(HTTP, "debug, info, warning, error.")] = (
-        "info"
-    )
-    log_requests: Annotated[bool, _flag(HTTP, "A line for each request, without its text.")] = False
-    enable_metrics: Annotated[bool, _flag(HTTP, "Always so: /metrics.")] = True
+    api_key_file: Annotated[Path | None, flag(HTTP, "A file of such keys, one a line.")] = None
+    log_level: Annotated[Literal["info", "warning", "error"], flag(HTTP, "info, warning or error.")] = "info"
+    log_requests: Annotated[bool, flag(HTTP, "A line for each request, without its text.")] = False
+    enable_metrics: Annotated[bool, flag(HTTP, "Always so: /metrics.")] = True
 
     limits: Limits = Limits()
     """Of the HTTP side; on the command line ``--limit-…``."""
@@ -189,16 +185,6 @@ def _check_prefill(chunk: int | None, most: int | None) -> None:
             f"--chunked-prefill-size {chunk} with --max-prefill-tokens {most}: a step has one budget of prompt tokens"
         )
         raise EyasError("flags.contradiction", cause, f"use --chunked-prefill-size {most}, or drop one")
-
-
-def flags_of(settings: type[Settings]) -> dict[str, tuple[Any, Flag]]:
-    """Field → (its type, its flag), in order, for fields that have one."""
-    found = {}
-    for name, field in settings.model_fields.items():
-        for item in field.metadata:
-            if isinstance(item, Flag):
-                found[name] = field.annotation, item
-    return found
 
 
 def merge(flags: dict[str, Any], file: Path | None) -> tuple[ServeSettings, dict[str, Given]]:

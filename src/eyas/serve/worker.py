@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
-from eyas.config import SpeculativeSettings
+from eyas.config import STEPS_FLAG, SpeculativeSettings
 from eyas.engine.engine import Engine
 from eyas.engine.grammar import GrammarFactory, GrammarState
 from eyas.engine.request import Extras
@@ -168,7 +168,13 @@ class Worker:
         if ask.speculation is None:
             return self.settings.speculation
         asked = msgspec.json.decode(ask.speculation)
-        return None if asked is None else SpeculativeSettings(**asked)
+        if asked is None:
+            return None
+        wanted, most = SpeculativeSettings(**asked), self.settings.speculation
+        if most is not None and wanted.num_steps > most.num_steps:
+            cause = f"the request asks for {wanted.num_steps} draft steps, and the server runs {most.num_steps} at most"
+            raise EyasError("request.limit", cause, f"ask for {most.num_steps}, or start with more {STEPS_FLAG}")
+        return wanted
 
     def _drop(self, id_: str) -> None:
         compiling = self._compiling.pop(id_, None)
@@ -245,7 +251,7 @@ def main() -> int:
         send([failure_of("", error)])
         return 2
     threading.Thread(target=_listen, args=(incoming, inbox), daemon=True).start()
-    send([ready_of(session, settings)])
+    send([ready_of(session, worker.engine, settings)])
     worker.run()
     return 0
 
@@ -258,6 +264,13 @@ def _fall(send: Send, kind: type[BaseException], error: BaseException, trace: Tr
     sys.stderr.write(f"the engine's process: {said}\n")
     with suppress(OSError):
         send([failure_of("", EyasError("engine.died", said, "report it, with the versions in /server_info"))])
+    _end(3)
+
+
+def _end(status: int) -> NoReturn:
+    """At once: taking the interpreter and its libraries down in order takes seconds, and all that matters is sent."""
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _claim_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -278,4 +291,4 @@ def _listen(incoming: BinaryIO, inbox: Inbox) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

@@ -12,17 +12,19 @@ from eyas.draft.checkpoint import load_draft
 from eyas.errors import EyasError
 from eyas.serve.resolve import Serving, resolve
 from eyas.serve.settings import merge
+from eyas.serve.wording import open_tokenizer, template_kwargs
 from eyas.testing import load_tiny_target, tiny_pair
 from support.promises import contract_of
 
 TARGET, DRAFT = tiny_pair()
 FREE = 100 << 20
 SLOT = 2304
+TEMPLATE = "<tool_call> <think>"
 
 
 def serving(free: int = FREE, **flags: object) -> Serving:
     given = {"model_path": str(TARGET), "speculative_draft_model_path": str(DRAFT)} | flags
-    return resolve(*merge(given, None), TARGET, free)
+    return resolve(*merge(given, None), TARGET, TEMPLATE, free)
 
 
 def refused(**flags: object) -> EyasError:
@@ -46,7 +48,7 @@ def test_what_is_asked_is_what_runs_and_is_called_a_flag() -> None:
     assert engine.speculation is not None
     assert (engine.algorithm, engine.speculation.num_steps, engine.adaptive) == ("EAGLE3", 4, False)
     assert (engine.num_slots, engine.context, engine.prefill_tokens, engine.threads) == (2000, 500, 64, 1)
-    assert (engine.prefix_cache, engine.by_priority, engine.dtype, found.seed) == (False, False, "bf16", 7)
+    assert (engine.prefix_cache, engine.by_priority, engine.dtype) == (False, False, "bf16")
     for name in ("speculative_num_steps", "max_total_tokens", "context_length", "random_seed", "dtype"):
         assert origin(found, name)[1] == "flag"
 
@@ -56,14 +58,49 @@ def test_what_is_not_asked_says_where_it_came_from() -> None:
     assert origin(found, "speculative_algorithm") == ("EAGLE3", "default")
     assert origin(found, "context_length") == (1024, "model config")
     assert origin(found, "max_total_tokens")[1] == "measured memory"
-    assert origin(found, "random_seed")[1] == "drawn"
+    assert origin(found, "random_seed") == (None, "default")
+    assert origin(found, "tool_call_parser") == ("hermes", "chat template")
+    assert origin(found, "reasoning_parser") == ("qwen3", "chat template")
     assert origin(found, "speculative_adaptive") == (True, "default")
     assert origin(found, "limit_top_logprobs") == (20, "default")
     assert json.loads(json.dumps(found.to_json())) == found.to_json()
 
 
-def test_each_start_draws_another_seed() -> None:
-    assert serving().seed != serving().seed
+def test_parsers_are_as_asked_or_off() -> None:
+    found = serving(tool_call_parser="kimi_k2", reasoning_parser="none")
+    assert (found.tool_format, found.reasoning_format) == ("kimi_k2", None)
+    assert origin(found, "reasoning_parser") == ("none", "flag")
+
+
+def test_the_models_own_sampling_stands_where_requests_are_silent(tmp_path: Path) -> None:
+    folder = shutil.copytree(TARGET, tmp_path / "model")
+    (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "eos_token_id": 2}')
+    flags, origins = merge({"model_path": str(folder), "speculative_draft_model_path": str(DRAFT)}, None)
+    found = resolve(flags, origins, folder, TEMPLATE, FREE)
+    assert found.sampling_defaults == {"temperature": 0.6, "top_k": 20}
+    assert origin(found, "default temperature") == (0.6, "model config")
+    (folder / "generation_config.json").write_text('{"temperature": -1.0}')
+    with pytest.raises(EyasError, match=r"model\.config"):
+        resolve(flags, origins, folder, TEMPLATE, FREE)
+
+
+def test_thinking_is_as_the_draft_learnt_it() -> None:
+    target = load_tiny_target()
+    contract = contract_of(target, load_draft(DRAFT, target))
+    learnt = contract.rendering.model_copy(update={"thinking": "off"})
+    assert template_kwargs(contract) == {}
+    assert template_kwargs(contract.model_copy(update={"rendering": learnt}))["enable_thinking"] is False
+
+
+def test_a_tokenizer_and_a_template_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ messages }}")
+    settings, _ = merge({"model_path": "x", "tokenizer_path": str(TARGET), "chat_template": file}, None)
+    assert open_tokenizer(settings, tmp_path).chat_template == "{{ messages }}"
+    assert serving(chat_template=file).engine.chat_template == "{{ messages }}"
+    for flags in ({"tokenizer_path": str(tmp_path)}, {"chat_template": tmp_path / "nowhere"}):
+        with pytest.raises(EyasError, match=r"artifact\.missing"):
+            open_tokenizer(merge(flags, None)[0], TARGET)
 
 
 def test_slots_are_counted_as_the_caches_take_them() -> None:
@@ -116,6 +153,8 @@ def test_neither_paths_nor_keys_are_given_away() -> None:
     assert found.engine.model == TARGET.name
     assert origin(found, "api_key") == (1, "flag")
     assert "secret" not in str(found.to_json()) + found.engine.model_dump_json()
+    assert found.to_json()["model_path"]["value"] == str(TARGET)
+    assert str(TARGET.parent) not in str(found.public())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +198,7 @@ def test_neither_paths_nor_keys_are_given_away() -> None:
         ({"tp_size": 2}, "flags.unsupported", ["--tp-size 2"]),
         ({"device": "tpu:0:1"}, "flags.range", ["--device"]),
         ({"device": "meta"}, "flags.range", ["--device meta"]),
-        ({"tokenizer_path": "nowhere"}, "artifact.missing", ["nowhere"]),
+        ({"tool_call_parser": "qwen9"}, "flags.range", ["--tool-call-parser qwen9"]),
         ({"chat_template": Path("nowhere.jinja")}, "artifact.missing", ["nowhere.jinja"]),
     ],
 )

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from eyas.errors import EyasError
+from eyas.serve.flags import flags_of
 from eyas.serve.foreign import FAMILIES, refuse
-from eyas.serve.settings import ServeSettings, flags_of, merge
+from eyas.serve.limits import Limits
+from eyas.serve.settings import ServeSettings, merge
 
 
 def error_of(**flags: object) -> EyasError:
@@ -145,3 +147,8 @@ def test_no_flag_of_ours_is_called_another_engines() -> None:
     # Those that begin as a family does are known first, and so never asked about.
     assert all(name.startswith("--speculative-") for name in ours)
     assert own_first <= set(ours)
+
+
+def test_every_setting_and_limit_is_a_flag() -> None:
+    assert {*flags_of(ServeSettings), "limits"} == set(ServeSettings.model_fields)
+    assert set(flags_of(Limits)) == set(Limits.model_fields)

@@ -165,6 +165,21 @@ def test_speculation_can_be_asked_for_otherwise(session: Session) -> None:
     assert {r.proposed for piece in rig.pieces("one") for r in piece.rounds} == {1}
 
 
+def test_more_steps_than_the_server_runs_are_refused(session: Session) -> None:
+    rig = Rig(session)
+    rig.run(ask("deep", 0, 10, speculation='{"num_steps":9,"num_draft_tokens":10}'))
+    assert rig.failure("deep").code == "request.limit"
+
+
+def test_where_steps_are_chosen_the_text_is_the_same(session: Session) -> None:
+    rig = Rig(session, adaptive=True)
+    rig.run(*(ask(str(i), i, 30) for i in range(4)))
+    for i in range(4):
+        assert [t for p in rig.pieces(str(i)) for t in p.tokens] == plain_answer(session, i, 30)
+    assert ready_of(session, rig.worker.engine, SETTINGS).facts["controller"]["costs"]
+    assert any(m.plain_tokens_per_second for m in rig.sent if isinstance(m, Status))
+
+
 def test_given_up_it_gives_no_more_and_holds_nothing(session: Session) -> None:
     rig = Rig(session)
     rig.worker._take(ask("gone", 0, 60))
@@ -232,7 +247,7 @@ def test_idle_it_waits_and_does_nothing(session: Session) -> None:
 
 
 def test_what_it_says_when_it_is_loaded_names_no_place(session: Session) -> None:
-    ready = ready_of(session, SETTINGS)
+    ready = ready_of(session, Rig(session).worker.engine, SETTINGS)
     assert (ready.model, ready.vocab_size, ready.num_slots) == ("tiny-target", 512, SETTINGS.num_slots)
     assert ready.facts["draft"]["taps"] == [2, 4, 5]
     assert str(SETTINGS.target.parent) not in json.dumps(ready.facts)
