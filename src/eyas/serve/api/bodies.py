@@ -11,6 +11,7 @@ from eyas.config import MAX_DRAFT_TOKENS, MAX_STEPS, MAX_TOPK, DraftSampling
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1)]
 TEXT_BRANCH, CHAT_BRANCH = "of a text", "of a chat"
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
@@ -59,7 +60,7 @@ class StructuredOutputs(Body):
     # "json" would hide a method of pydantic's.
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Choices | None = None
     grammar: str | None = None
     json_object: bool | None = None
 
@@ -91,7 +92,7 @@ class Generation(WithoutEffect):
     guided_regex: str | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_grammar: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Choices | None = None
     structured_outputs: StructuredOutputs | None = None
     regex: str | None = None
     ebnf: str | None = None

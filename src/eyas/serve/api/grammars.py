@@ -55,8 +55,6 @@ def _named(field: str, kind: Any, value: dict[str, Any] | list[str] | str | None
     if value is None:
         return
     if isinstance(value, list):
-        if not value or not all(value):
-            raise FieldError("request.field", field, f"{field} holds no text to choose", f"name texts in {field}")
         yield field, Grammar("lark", "start: " + " | ".join(json.dumps(choice) for choice in value))
     elif isinstance(value, dict):
         yield field, Grammar(kind, json.dumps(value, ensure_ascii=False))

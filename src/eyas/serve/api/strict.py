@@ -16,6 +16,8 @@ from eyas.serve.api.service import service_of
 
 LARGE = 64 << 10
 """Bytes from which reading a body would hold up others."""
+EXACT = 1 << 53
+"""Below it every whole float is the number that was written."""
 FIX = "send one JSON value as UTF-8"
 
 
@@ -43,11 +45,12 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _finite(text: str) -> float:
+def _finite(text: str) -> float | int:
+    """JSON has one kind of number: 1.0 is a whole one."""
     value = float(text)
     if not isfinite(value):
         raise ValueError(text[:20])
-    return value
+    return int(value) if value.is_integer() and abs(value) < EXACT else value
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -189,6 +189,22 @@ def test_a_chat_to_tokenise_is_refused_as_a_chat(rig):
     assert post(rig, {"messages": MESSAGES, "prompt": "x"}, "/tokenize")[1].param == "prompt"
 
 
+@pytest.mark.parametrize(("depth", "status"), [(10, 200), (16, 400)])
+def test_how_deep_a_body_may_be(rig, depth, status):
+    nested: Any = 1
+    for _ in range(depth):
+        nested = [nested]
+    found, error = post(rig, {"messages": MESSAGES, "chat_template_kwargs": {"x": nested}})
+    assert found == status
+    assert error is None or error.code == "request.json"
+
+
+def test_a_whole_number_may_be_written_with_a_point(rig):
+    body = b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 5.0, "temperature": 1.0}'
+    assert post(rig, content=body)[0] == 200
+    assert json.loads(rig.engine.asks[0].sampling)["max_new_tokens"] == 5
+
+
 def test_a_body_must_be_called_json(rig):
     with rig.http() as http:
         reply = http.post(CHAT, content=json.dumps({"messages": MESSAGES}), headers={"content-type": "text/plain"})

@@ -76,7 +76,7 @@ def test_a_head_that_comes_too_slowly():
 
 
 def test_drops_do_not_make_a_head_quick():
-    with serving(limits=Limits(read_seconds=0.5)) as rig, socket.create_connection(rig.address) as wire:
+    with serving(limits=Limits(read_seconds=0.5)) as rig, socket.create_connection(rig.address, 10) as wire:
         stop = threading.Event()
 
         def drip() -> None:
