@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from eyas.kernels import Backend, FusedLayer, KVCache, LayerShape, Linear, Rows
 from eyas.models.config import ModelConfig
 from eyas.models.rope import RotaryTable, rope_frequencies
-from eyas.models.strict import check_tensors
+from eyas.models.strict import Sliceable, check_tensors
 from eyas.models.target import Outputs, Target
 
 
@@ -81,7 +81,7 @@ class LlamaTarget(Target):
     def __init__(
         self,
         config: ModelConfig,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Sliceable],
         dtype: torch.dtype,
         backend: Backend,
         device: torch.device | str = "cpu",
@@ -108,11 +108,11 @@ class LlamaTarget(Target):
         with torch.no_grad():
             self._load(tensors, dtype)
 
-    def _load(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        get = lambda name: tensors[name].to(self.device, dtype)  # noqa: E731
+    def _load(self, tensors: Mapping[str, Sliceable], dtype: torch.dtype) -> None:
+        get = lambda name: self._read(tensors, name).to(self.device, dtype)  # noqa: E731
         self._embedding = get("model.embed_tokens.weight")
         tied = self.config.tie_word_embeddings
-        self._head_weight = self._embedding if tied else get("lm_head.weight")
+        self._head_weight = self._head_of_embedding() if tied else get("lm_head.weight")
         self._head = Linear(0, 0)
         self._head.weight = nn.Parameter(self._head_weight, requires_grad=False)
         self._head.pack(self.backend)
@@ -120,7 +120,7 @@ class LlamaTarget(Target):
         width = self.backend.packed_dtype(dtype).itemsize
         self._weight_bytes = self._head_weight.numel() * width
         with torch.device("meta"):
-            self.layers = [LlamaLayer(self.config, i, self.backend) for i in range(self.num_layers)]
+            self.layers = [self._new_layer(i) for i in range(self.num_layers)]
         for i, layer in enumerate(self.layers):
             for name, sources in _layer_sources(self.config).items():
                 value = torch.cat([get(f"model.layers.{i}.{source}") for source in sources])
@@ -131,6 +131,17 @@ class LlamaTarget(Target):
             self._weight_bytes += sum(linear.weight.numel() for linear in layer.linears) * width
             layer.pack()
         self.row_exact = all(layer.fused is not None for layer in self.layers)
+
+    # What a target that is shared by several processes does otherwise.
+
+    def _read(self, tensors: Mapping[str, Sliceable], name: str) -> Tensor:
+        return tensors[name][...]
+
+    def _new_layer(self, index: int) -> LlamaLayer:
+        return LlamaLayer(self.config, index, self.backend)
+
+    def _head_of_embedding(self) -> Tensor:
+        return self._embedding
 
     @torch.no_grad()
     def forward(self, rows: Rows, cache: KVCache, out: Outputs) -> None:

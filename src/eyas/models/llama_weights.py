@@ -30,6 +30,12 @@ def load_llama(folder: Path, dtype: torch.dtype, backend: Backend, device: torch
 
 def read_weights(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, Tensor]:
     """Exactly the tensors that ``config`` asks for, checked by name, shape and dtype before any is read."""
+    check_weights(checkpoint, config)
+    return checkpoint.load(expected_shapes(config))
+
+
+def check_weights(checkpoint: Checkpoint, config: ModelConfig) -> None:
+    """Raise ``model.…`` unless the checkpoint holds what ``config`` asks for, by name, shape and dtype, and no more."""
     infos = {name: info for name, info in checkpoint.infos.items() if not _ignorable(name)}
     doubled = config.tie_word_embeddings and HEAD in infos
     expected = expected_shapes(config)
@@ -43,14 +49,12 @@ def read_weights(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, Tenso
                 f"{name} is stored as {info.dtype}, not as one of {', '.join(DTYPES)}",
                 "use a checkpoint whose weights are not quantised",
             )
-    tensors = checkpoint.load(expected)
-    if doubled and not torch.equal(tensors.pop(HEAD), tensors[EMBEDDING]):
+    if doubled and not torch.equal(*checkpoint.load((HEAD, EMBEDDING)).values()):
         raise EyasError(
             "model.tensor-unknown",
             f"config.json ties the head to the embedding, but the checkpoint holds a {HEAD} of other values",
             'set "tie_word_embeddings": false in config.json if the head is meant',
         )
-    return tensors
 
 
 def _ignorable(name: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from eyas.errors import EyasError
 
@@ -13,6 +15,12 @@ class HasShape(Protocol):
 
     @property
     def shape(self) -> Sequence[int]: ...
+
+
+class Sliceable(HasShape, Protocol):
+    """A tensor, or one in a file, of which only what is asked for is read."""
+
+    def __getitem__(self, index: Any, /) -> Tensor: ...
 
 
 def check_tensors(tensors: Mapping[str, HasShape], expected: Mapping[str, tuple[int, ...]]) -> None:

@@ -53,6 +53,23 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in its file."""
+
+    info: TensorInfo
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.info.shape
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Tensor:
+        """The part within these slices, which is all that is read; CPU, stored dtype."""
+        with safe_open(self.info.file, framework="pt") as handle:
+            part: Tensor = handle.get_slice(self.info.name)[index]
+        return part
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The tensors of a checkpoint, by name, without their data."""
 
@@ -73,6 +90,10 @@ class Checkpoint:
                     handles[file] = stack.enter_context(safe_open(file, framework="pt"))
                 loaded[name] = handles[file].get_tensor(name)
         return loaded
+
+    def stored(self, names: Iterable[str]) -> dict[str, StoredTensor]:
+        """The named tensors, to be read part by part."""
+        return {name: StoredTensor(self.infos[name]) for name in names}
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
