@@ -12,7 +12,9 @@ from eyas.serve.sizes import Sizes
 from eyas.speculate.propose import scratch_slots
 
 FREE_SHARE = 2
-"""Unless asked for otherwise, one part in so many of what is free beside the weights: others use this machine too."""
+"""Unless asked for otherwise, at most one part in so many of what is free beside the weights: others want some too."""
+USUAL_TEXT = 1024
+"""Tokens for which each request that may run has room unless asked for otherwise; the cache is paid for at once."""
 MIN_CONTEXT = 16
 
 
@@ -33,7 +35,7 @@ def room_for(settings: ServeSettings, sizes: Sizes, free: int, speculation: Spec
         cause = f"--context-length {asked}, and the model's config says {sizes.context}"
         raise EyasError("flags.contradiction", cause, f"use --context-length {sizes.context} or less")
     context = asked or sizes.context
-    slots, origin = _slots(settings, sizes, free, context)
+    slots, origin = _slots(settings, sizes, free, context, speculation)
     longest = slots - scratch_slots(speculation)
     if asked is not None and asked > longest:
         cause = f"--context-length {asked} with {slots} cache slots ({_why(settings)}): no such text fits"
@@ -47,7 +49,9 @@ def room_for(settings: ServeSettings, sizes: Sizes, free: int, speculation: Spec
     return Room(slots, origin, context, "model config")
 
 
-def _slots(settings: ServeSettings, sizes: Sizes, free: int, context: int) -> tuple[int, Origin]:
+def _slots(
+    settings: ServeSettings, sizes: Sizes, free: int, context: int, speculation: SpeculativeSettings | None
+) -> tuple[int, Origin]:
     share, asked = settings.mem_fraction_static, settings.max_total_tokens
     each = free // settings.dp_size
     beside = each - sizes.weights
@@ -58,8 +62,9 @@ def _slots(settings: ServeSettings, sizes: Sizes, free: int, context: int) -> tu
         return asked, "flag"
     if share is not None:
         return max(most, 0) // sizes.slot, "measured memory"
-    enough = settings.max_running_requests * context
-    return min(max(beside, 0) // FREE_SHARE // sizes.slot, enough), "measured memory"
+    enough = max(settings.max_running_requests * min(USUAL_TEXT, context), context + scratch_slots(speculation))
+    holds = max(beside, 0) // FREE_SHARE // sizes.slot
+    return (enough, "default") if enough <= holds else (holds, "measured memory")
 
 
 def _refuse(settings: ServeSettings, sizes: Sizes, most: int) -> None:

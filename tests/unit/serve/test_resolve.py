@@ -58,6 +58,8 @@ def test_what_is_not_asked_says_where_it_came_from() -> None:
     assert origin(found, "speculative_algorithm") == ("EAGLE3", "default")
     assert origin(found, "context_length") == (1024, "model config")
     assert origin(found, "max_total_tokens")[1] == "measured memory"
+    assert origin(serving(1 << 30), "max_total_tokens") == (64 * 1024, "default")
+    assert origin(serving(1 << 30, max_running_requests=1), "max_total_tokens")[0] > found.engine.context
     assert origin(found, "random_seed") == (None, "default")
     assert origin(found, "tool_call_parser") == ("hermes", "chat template")
     assert origin(found, "reasoning_parser") == ("qwen3", "chat template")
@@ -109,6 +111,7 @@ def test_slots_are_counted_as_the_caches_take_them() -> None:
     layers = [*target.new_cache(1).layers, *draft.new_cache(1).layers]
     assert sum(layer.nbytes for layer in layers) == SLOT
     found = serving(mem_fraction_static=0.5)
+    assert origin(found, "max_total_tokens")[1] == "measured memory"
     assert found.engine.num_slots == (FREE // 2 - 1818624) // SLOT
 
 
