@@ -37,22 +37,23 @@ class SetEngine:
     def __init__(self, say: Callable[[Ask], str]) -> None:
         self.say = say
         self.restarts = 0
-        self.answers = 0
+        self.asks: list[Ask] = []
         self.histogram, self.possible = [0] * (STEPS + 1), [0] * STEPS
         self.tokens, self.prompts, self.plain, self.running = 0, 0, 0, 0
         self.recent: list[tuple[float, int]] = []
         contract = {"expected": [_expected()]}
-        self.ready = Ready("answers-as-set", 512, 2048, SLOTS, {"contract": contract})
+        self.ready = Ready("answers-as-set", 512, 2048, SLOTS, {"draft": {"contract": contract}})
 
     async def answer(self, ask: Ask) -> AsyncIterator[Piece]:
         """Round by round."""
         # The same answer to the same question, whatever K.
         chance = random.Random(7)
         tokens = re.findall(r"\s*(?:\w+|[^\w\s])|\s+", self.say(ask))
-        self.answers, self.running, self.prompts = self.answers + 1, self.running + 1, self.prompts + len(ask.prompt)
+        self.asks.append(ask)
+        self.running, self.prompts = self.running + 1, self.prompts + len(ask.prompt)
         try:
             await asyncio.sleep(0.12)
-            yield self._piece(ask, tokens[:1], [0], [], 0 if self.answers == 1 else 24)
+            yield self._piece(ask, tokens[:1], [0], [], 0 if len(self.asks) == 1 else 24)
             at = 1
             while at < len(tokens):
                 await asyncio.sleep(ROUND_SECONDS)

@@ -1,7 +1,7 @@
 """Use the web page as a person does, in headless Chromium, check what it does, and take pictures.
 
 python scripts/shoot_page.py FOLDER           over answers as they are set; status 1 if anything is not as it must be
-python scripts/shoot_page.py FILE.png URL     a picture of a running server, after the first example prompt
+python scripts/shoot_page.py FILE.png URL     a picture of a running server, after an example prompt
 
 Needs Chromium on PATH.
 """
@@ -95,7 +95,7 @@ def say_next(text: str) -> None:
     SAYS["next"] = text
 
 
-def talk(page: Browser, folder: Path, url: str) -> None:
+def talk(page: Browser, folder: Path, server: PageServer) -> None:
     """Wide and light: the empty page, an answer on its way, the finished one, and the comparison."""
     page.size(1360, 850)
     page.wait("document.getElementById('state').textContent === 'ready'")
@@ -103,8 +103,8 @@ def talk(page: Browser, folder: Path, url: str) -> None:
     page.shoot(folder / "empty-light.png")
     check("the question has the focus", page.run("document.activeElement.id === 'question'"))
     say_next(CODE)
-    load(url)
-    load(url)
+    load(server.url)
+    load(server.url)
     time.sleep(4)
     page.type("Write a Python function that returns the n-th Fibonacci number, with two examples.")
     page.press("Enter", shift=True)
@@ -131,6 +131,9 @@ def talk(page: Browser, folder: Path, url: str) -> None:
     page.wait("document.querySelector('.compared')")
     words = page.run("document.querySelector('.compared').textContent")
     check(f"plain decoding gives the same: {words}", "the same text" in words)
+    drafted, plain = (ask for ask in server.engine.asks if len(ask.prompt) <= LONG)
+    check("it was asked the same", (drafted.prompt, drafted.sampling) == (plain.prompt, plain.sampling))
+    check("and without drafts", (drafted.speculation, plain.speculation) == (None, "null"))
 
 
 def figures(page: Browser) -> None:
@@ -177,6 +180,26 @@ def keys(page: Browser) -> None:
         "Clear empties the talk",
         page.run("document.querySelectorAll('.turn').length === 0 && !document.getElementById('empty').hidden"),
     )
+
+
+def failing(page: Browser, server: PageServer) -> None:
+    """An engine that is gone for a while: its error is shown, and the question can be asked again."""
+    ready, server.engine.ready = server.engine.ready, None
+    say_next(BLUE)
+    page.run("document.getElementById('question').focus()")
+    page.type("Are you there?")
+    page.press("Enter")
+    page.wait("document.querySelector('.error')")
+    check(
+        "an error is shown with its code",
+        page.run("document.querySelector('.error code').textContent") == "server.loading",
+    )
+    server.engine.ready = ready
+    page.problems.clear()  # the browser notes the 503 itself
+    page.run("document.querySelector('.again button').click()")
+    page.wait(f"{DONE} === 1")
+    check("the question is asked again, once", page.run("document.querySelectorAll('.turn').length") == 2)
+    page.run("document.getElementById('clear').click()")
 
 
 def hostile(page: Browser) -> None:
@@ -236,12 +259,17 @@ def with_key(page: Browser, folder: Path) -> None:
 def main(folder: Path) -> int:
     """The exit status."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as profile, PageServer(say) as server, Browser(Path(profile)) as page:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        PageServer(say) as server,
+        Browser(Path(profile)) as page,
+    ):
         page.dark(False)
         page.open(server.url)
-        talk(page, folder, server.url)
+        talk(page, folder, server)
         figures(page)
         keys(page)
+        failing(page, server)
         hostile(page)
         looks(page, folder)
         check(f"no complaint {page.problems}", page.problems == [])
@@ -256,7 +284,7 @@ def main(folder: Path) -> int:
 
 def picture(path: Path, url: str) -> int:
     """Of a server that runs, at the end of an answer. The exit status."""
-    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile)) as page:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, Browser(Path(profile)) as page:
         page.dark(False)
         page.size(1360, 850)
         page.open(url)

@@ -69,13 +69,14 @@ STATE = (
     ),
     Metric(
         "eyas_tokens_per_second", "gauge", "tokens/s",
-        "Answer tokens of the last seconds by wall time, all requests together",
-        "sglang:gen_throughput", "rate(vllm:generation_tokens_total)", lambda s: s.tokens_per_second,
+        "Answer tokens of the last seconds by wall time, all requests together; 0 while nothing runs",
+        "sglang:gen_throughput", "rate(vllm:generation_tokens_total)",
+        lambda s: s.tokens_per_second if s.running else 0.0,
     ),
     Metric(
         "eyas_plain_tokens_per_second", "gauge", "tokens/s",
-        "What the same batch would make without drafts, by the measured costs; absent while not known",
-        read=lambda s: s.plain_tokens_per_second,
+        "What the same batch would make without drafts, by the measured costs; absent where not known",
+        read=lambda s: s.plain_tokens_per_second if s.running else None,
     ),
     Metric(
         "eyas_num_steps", "gauge", "steps", "Mean K of the last rounds, K = 0 included; absent without a draft",

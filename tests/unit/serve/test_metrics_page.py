@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,6 +84,15 @@ def test_what_is_not_known_is_absent_and_not_zero() -> None:
     assert ("eyas_plain_tokens_per_second", ()) not in seen
     assert ("eyas_num_steps", ()) not in seen
     assert seen["eyas_ready", ()] == 1
+
+
+def test_an_idle_engine_has_no_pace() -> None:
+    """Its last status is of the time when something ran."""
+    busy = a_status([3], [], plain=50.0)
+    seen = scraped(FakeClient(msgspec.structs.replace(busy, running=0)))
+    assert seen["eyas_tokens_per_second", ()] == 0
+    assert ("eyas_plain_tokens_per_second", ()) not in seen
+    assert scraped(FakeClient(busy))["eyas_tokens_per_second", ()] == 80
 
 
 def test_the_http_side_counts() -> None:

@@ -126,7 +126,7 @@ def test_live_is_the_status_and_what_it_means() -> None:
             acceptance.add("c", Round(accepted, 3))
     assert said["total"]["accept_length"] == pytest.approx(acceptance.accept_length)
     assert said["total"]["survival"] == pytest.approx([acceptance.survival(i) for i in (1, 2, 3)])
-    assert (said["total"]["offered"], said["total"]["rounds"]) == (4, 10)
+    assert (said["total"]["possible"], said["total"]["rounds"]) == ([1, 1, 1], 10)
     assert (said["recent"], said["ready"], said["model"]) == (None, True, "m")
     assert (said["running"], said["slots_total"], said["plain_tokens_per_second"]) == (2, 1000, 50.0)
 
@@ -148,7 +148,7 @@ def test_longer_drafts_than_before_are_no_error() -> None:
     live.now(client, 0.0)
     client.status = a_status([1, 1, 2], [3, 3])
     assert live.now(client, 1.0)["recent"] == {
-        "rounds": 3, "accept_length": pytest.approx(1 + 5 / 3), "offered": 3.0, "survival": pytest.approx([1.0, 2 / 3])
+        "rounds": 3, "accept_length": pytest.approx(1 + 5 / 3), "possible": [1, 1], "survival": pytest.approx([1, 2 / 3])
     }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ export class Chat {
     turn.removeAttribute("aria-busy");
     if (kept === null) return;
     if (run.answer.text) this.turns.push({ role: "assistant", content: run.answer.text });
-    else if (kept !== "whole") this.turns.pop();
+    else if (kept !== "whole") this.offerAgain(this.turns.pop().content, [...elements, turn]);
     if (run.answer.text) turn.append(this.under(run, request, kept));
     find("told").textContent = `Answer ${kept === "whole" ? "ends" : "broken off"}: ${run.words()}`;
     follow(turn);
@@ -68,6 +68,16 @@ export class Chat {
     const code = error.code ? make("code", { text: error.code }) : "";
     turn.append(make("p", { class: "error", role: "alert" }, make("span", { text: error.message }), " ", code));
     return "failed";
+  }
+
+  offerAgain(question, elements) {
+    const again = make("button", { type: "button", text: "Ask again" });
+    again.addEventListener("click", () => {
+      if (this.busy) return;
+      for (const element of elements) element.remove();
+      this.ask(question);
+    });
+    elements.at(-1).append(make("p", { class: "again" }, again));
   }
 
   begin() {

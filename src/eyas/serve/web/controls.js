@@ -37,7 +37,8 @@ export function requestOf(turns) {
   const system = find("system").value.trim();
   const steps = find("steps").value;
   const body = {
-    messages: system ? [{ role: "system", content: system }, ...turns] : turns,
+    // A copy: the talk goes on, and this request may be made again.
+    messages: system ? [{ role: "system", content: system }, ...turns] : [...turns],
     max_tokens: whole("max_tokens"),
     temperature: Number(find("temperature").value),
     top_p: Number(find("top_p").value),

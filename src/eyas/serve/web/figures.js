@@ -60,7 +60,7 @@ export class Figures {
 
   // Of the contract, for the prompt set that stands for all, else the first.
   expected() {
-    const all = this.info?.loaded?.facts?.contract?.expected ?? [];
+    const all = this.info?.loaded?.facts?.draft?.contract?.expected ?? [];
     return all.find((entry) => /\ball\b/.test(entry.prompt_set)) ?? all[0] ?? null;
   }
 
@@ -158,9 +158,11 @@ export class Figures {
     const fill = make("span", { class: "fill" });
     fill.style.width = figures ? place(figures.accept_length) : "0";
     const marks = [];
-    if (expected && ceiling) {
-      const mark = make("span", { class: "mark-at", title: `expected ${shown(expected.accept_length, 2)}` });
-      mark.style.left = place(expected.accept_length);
+    if (expected && ceiling > 1) {
+      // AL = 1 + Σ survival: of as many steps as run here.
+      const promised = 1 + expected.survival.slice(0, ceiling - 1).reduce((sum, share) => sum + share, 0);
+      const mark = make("span", { class: "mark-at", title: `expected ${shown(promised, 2)}` });
+      mark.style.left = place(promised);
       marks.push(mark);
     }
     const ticks = Array.from({ length: Math.max(0, (ceiling ?? 1) - 2) }, (_, i) => {
@@ -182,23 +184,28 @@ export class Figures {
     const rows = Array.from({ length: depth }, (_, i) => {
       const share = figures?.survival[i] ?? null;
       const promised = expected?.survival[i] ?? null;
+      const possible = figures ? (figures.possible[i] ?? 0) : null;
       const track = make("span", { class: "track" });
       const fill = make("span", { class: `fill o${Math.min(i + 1, DEEPEST)}` });
       fill.style.width = `${100 * (share ?? 0)}%`;
-      track.append(fill);
+      const room = make("span", { class: "room" });
+      room.style.width = `${100 * (possible ?? 0)}%`;
+      track.append(room, fill);
       if (promised !== null) {
         const mark = make("span", { class: "mark-at" });
         mark.style.left = `${100 * promised}%`;
         track.append(mark);
       }
-      const told = `at least ${i + 1}: ${percent(share)}${promised === null ? "" : `, expected ${percent(promised)}`}`;
+      const told = [`at least ${i + 1}: ${percent(share)} of rounds`, `proposed by ${percent(possible)}`,
+        promised === null ? "" : `expected ${percent(promised)}`].filter(Boolean).join(", ");
       return make("div", { role: "listitem", title: told }, make("span", { class: "name", text: `≥ ${i + 1}` }), track,
         make("span", { class: "number", text: percent(share) }), make("span", { class: "hidden", text: told }));
     });
     find("survival").replaceChildren(...rows);
-    find("survival-note").textContent = expected
-      ? `marks: expected by the draft’s contract on ${expected.prompt_set.replace("eyas demo: ", "demo prompts, ")}`
-      : "share of rounds that accept at least so many drafts";
+    const fewer = figures?.possible.some((possible) => possible < 0.995);
+    const marks = expected ? `marks: the draft’s contract, ${expected.prompt_set}, K = ${expected.num_steps}` : "";
+    find("survival-note").textContent =
+      [marks, fewer ? "shaded: rounds that proposed as many" : ""].filter(Boolean).join("; ") || "rounds that accept at least so many drafts";
   }
 
   showFlags(settings) {

@@ -38,7 +38,7 @@ class Live:
         recent = _figures(_less(status.accepted_histogram, then.accepted_histogram),
                           _less(status.proposed_at_least, then.proposed_at_least)) if then else None  # fmt: skip
         total = _figures(status.accepted_histogram, status.proposed_at_least)
-        return about | msgspec.to_builtins(status) | {"recent": recent, "total": total}
+        return about | msgspec.structs.asdict(status) | {"recent": recent, "total": total}
 
     def _earlier(self, status: Status, clock: float) -> Status | None:
         """The oldest status within the window; None if this is the first."""
@@ -57,7 +57,9 @@ def _less(now: Sequence[int], then: Sequence[int]) -> list[int]:
 
 
 def _figures(histogram: Sequence[int], possible: Sequence[int]) -> dict[str, Any] | None:
-    """Of whole rounds by accepted drafts, from 0. ``possible``: rounds that could accept at least i drafts, from 1."""
+    """Of whole rounds by accepted drafts, from 0. ``possible``: rounds that could accept at least i drafts, from 1; as
+    shares in the figures, where survival cannot be more.
+    """
     deepest = max(len(histogram) - 1, len(possible), 1)
     rounds = Counter({Round(i, deepest): n for i, n in enumerate(histogram) if n > 0})
     acceptance = Acceptance({"all": rounds})
@@ -67,6 +69,6 @@ def _figures(histogram: Sequence[int], possible: Sequence[int]) -> dict[str, Any
     return {
         "rounds": total,
         "accept_length": acceptance.accept_length,
-        "offered": 1 + sum(possible) / total,
+        "possible": [n / total for n in possible],
         "survival": [acceptance.survival(i) for i in range(1, max(len(histogram) - 1, len(possible)) + 1)],
     }
