@@ -28,10 +28,16 @@ class Chooser:
             return asked
         speculating = {request: settings for request, settings in asked.items() if settings is not None}
         self._prospects = [_prospect(request, settings) for request, settings in speculating.items()]
-        others = other_rows + len(asked) - len(speculating)
-        steps = self.controller.choose(self._prospects, others)
+        steps = self.controller.choose(self._prospects, other_rows, len(asked) - len(speculating))
         chosen = zip(speculating, self._prospects, steps, strict=True)
         return {**asked, **{request: _shortened(p.asked, K) for request, p, K in chosen}}
+
+    def reads_along(self, request: Request, running: int) -> bool:
+        """Whether a draft should read the prompt of a request that begins beside ``running`` others."""
+        if self.controller is None or request.speculation is None:
+            return request.speculation is not None
+        greedy = request.sampling.greedy
+        return self.controller.reads_along(request.speculation, not greedy, len(request.prompt), running)
 
     @contextmanager
     def timed(

@@ -50,8 +50,9 @@ class Engine:
             proposer = DraftProposer(proposer, proposer.new_cache(num_slots))
         self.proposer: Proposer = proposer or NoProposer()
         self.eos_ids, self.prefill_tokens = frozenset(eos_ids), prefill_tokens
-        self.scheduler = Scheduler(num_slots, max_running, prefix_cache, drafts=bool(self.proposer.taps))
         self.chooser = Chooser(target.max_positions, controller)
+        along = (lambda request, running: self.chooser.reads_along(request, running)) if self.proposer.taps else None
+        self.scheduler = Scheduler(num_slots, max_running, prefix_cache, along)
         self.counters = Counters()
 
     @property

@@ -67,6 +67,8 @@ class Request:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Per answer token, if they were asked for."""
     finished: FinishReason | None = None
+    drafted: bool | None = None
+    """Whether a draft reads along; None: not decided yet."""
     preemptions: int = 0
     """How often it gave its slots up to others."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -24,9 +24,16 @@ WORTH_WAITING = 64
 class Scheduler:
     """Owner of the slots, the prefix cache, and the requests that wait and run."""
 
-    def __init__(self, num_slots: int, max_running: int, prefix_cache: bool, drafts: bool) -> None:
-        """``drafts``: rows of a request that speculates count only if the draft has them too."""
-        self.pool, self.max_running, self.drafts = SlotPool(num_slots), max_running, drafts
+    def __init__(
+        self,
+        num_slots: int,
+        max_running: int,
+        prefix_cache: bool,
+        reads_along: Callable[[Request, int], bool] | None = None,
+    ) -> None:
+        """``reads_along``: whether a draft reads the prompt of a request that begins beside so many others; then its
+        rows count only where the draft has them too. None: there is no draft that reads."""
+        self.pool, self.max_running, self.reads_along = SlotPool(num_slots), max_running, reads_along
         self.prefixes = PrefixCache(self.pool) if prefix_cache else None
         self.waiting = FairQueue()
         self.running: list[Request] = []
@@ -34,10 +41,12 @@ class Scheduler:
         self.preemptions = 0
 
     def drafted(self, request: Request) -> bool:
-        """Whether a draft reads along with the request."""
-        if not self.drafts or request.speculation is None:
+        """Whether a draft reads along with the request; decided once, when its turn comes."""
+        if self.reads_along is None:
             return False
-        return request.state is None or request.state.drafted
+        if request.drafted is None:
+            request.drafted = self.reads_along(request, len(self.running))
+        return request.drafted if request.state is None else request.state.drafted
 
     def admit(self) -> None:
         """Let requests begin, in the queue's order, while there is room for what they soon need."""
@@ -112,8 +121,8 @@ class Scheduler:
         again = request.state is not None
         text = request.state.tokens if request.state is not None else list(request.prompt)
         # A text that was preempted reads at least one row again: the draft goes on from its feature.
-        known = text[:-1] if again else text
-        shared = self.prefixes.match(known, self.drafted(request)) if self.prefixes is not None else []
+        known, drafted = text[:-1] if again else text, self.drafted(request)
+        shared = self.prefixes.match(known, drafted) if self.prefixes is not None else []
         needed = len(text) - len(shared) + scratch_slots(request.speculation)
         foresight = sum(_foresight(other) for other in (*self.running, request))
         slots = self._allocate(needed) if not self.running or self._available >= needed + foresight else None
@@ -123,7 +132,7 @@ class Scheduler:
             return False
         if request.state is None:
             request.state = DecodeState(text, len(text), request.sampling, slots)
-            request.state.drafted = self.drafted(request) or not self.drafts
+            request.state.drafted = drafted or self.reads_along is None
             request.state.constraint, request.state.top_logprobs = (
                 request.extras.constraint,
                 request.extras.top_logprobs,
@@ -188,7 +197,9 @@ class Scheduler:
         # Rows that the draft has not absorbed count as absent for it, or its proposals would depend on the cache.
         rows = min(len(table), len(state.tokens) - 1)
         self.pool.release(table[rows:])
-        self.prefixes.keep(state.tokens[: rows + 1], table[:rows], state.absorbed if self.drafts else 0)
+        self.prefixes.keep(
+            state.tokens[: rows + 1], table[:rows], state.absorbed if self.reads_along is not None else 0
+        )
         state.spare = []
 
 

@@ -26,6 +26,8 @@ FIRST_LOOK = 12.0
 """Rounds that a class must have shown before the whole of a large batch believes the contract."""
 CAUTIOUS_SHARE = 8
 """Until then one request in so many speculates."""
+ALONG_ANYWAY = 16
+"""Where no draft pays, one request in so many is read by the draft all the same."""
 HORIZON = 64
 """Rounds, at most, over which a backlog of the draft is to be repaid."""
 RUNNING_ROWS = 4
@@ -72,6 +74,7 @@ class Controller:
         self._classes: dict[tuple[bool, bool], ClassAverage] = {}
         self._estimates: dict[Hashable, Estimate] = {}
         self._trials = Trials(self.costs)
+        self._not_along = 0
 
     def choose(self, prospects: Sequence[Prospect], other_rows: int = 0, plain: int = 0) -> list[int]:
         """K of each request for one step that also runs ``other_rows`` prompt rows, and ``plain`` requests that never
@@ -90,6 +93,20 @@ class Controller:
         if not other_rows:
             levels = self._with_trial(prospects, estimates, offers, choice)
         return _as_steps(prospects, levels)
+
+    def reads_along(self, asked: SpeculativeSettings, sampled: bool, context: int, running: int) -> bool:
+        """Whether the draft should read a prompt that begins beside ``running`` answers: if a request of its kind is
+        likely to speculate, or one in ALONG_ANYWAY, so that this is found out again."""
+        average = self._class(sampled, asked.is_tree)
+        if average.seen < FIRST_LOOK:
+            return True
+        estimate = Estimate(average, self.max_steps)
+        like = Prospect(None, context, 1, HORIZON, asked, sampled)
+        offers = self._offers([like] * (running + 1), [estimate] * (running + 1), 0)
+        if allocate(offers, self.costs, 0).levels.any():
+            return True
+        self._not_along += 1
+        return self._not_along % ALONG_ANYWAY == 0
 
     def note(self, key: Hashable, rounds: Iterable[Round]) -> None:
         """What the rounds of this request gave since it was last chosen for; those with K = 0 too."""
@@ -125,12 +142,15 @@ class Controller:
 
     def _estimate(self, prospect: Prospect) -> Estimate:
         if prospect.key not in self._estimates:
-            kind = prospect.sampled, prospect.asked.is_tree
-            if kind not in self._classes:
-                expected = self._expected.get(prospect.sampled, self._expected.get(not prospect.sampled))
-                self._classes[kind] = ClassAverage(self.max_steps, expected)
-            self._estimates[prospect.key] = Estimate(self._classes[kind], self.max_steps)
+            average = self._class(prospect.sampled, prospect.asked.is_tree)
+            self._estimates[prospect.key] = Estimate(average, self.max_steps)
         return self._estimates[prospect.key]
+
+    def _class(self, sampled: bool, is_tree: bool) -> ClassAverage:
+        if (sampled, is_tree) not in self._classes:
+            expected = self._expected.get(sampled, self._expected.get(not sampled))
+            self._classes[sampled, is_tree] = ClassAverage(self.max_steps, expected)
+        return self._classes[sampled, is_tree]
 
     def _with_trial(
         self, prospects: Sequence[Prospect], estimates: Sequence[Estimate], offers: Offers, choice: Choice
