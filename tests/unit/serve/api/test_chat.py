@@ -145,6 +145,7 @@ def test_several_answers_have_seeds_of_their_own(rig):
     assert [c.seed for c in answer.choices] == [100, 101, 102]
     assert answer.usage.completion_tokens == 57
     assert answer.usage.prompt_tokens == len(rig.engine.asks[0].prompt)
+    assert answer.usage.prompt_tokens_details.cached_tokens == 4
 
 
 def test_several_streamed_answers(rig):
