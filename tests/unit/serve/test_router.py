@@ -56,10 +56,18 @@ def story(test):
 
 @story
 async def test_a_known_beginning_goes_home() -> None:
-    router = Router([Replica("one"), Replica("two")])
-    home = await who(router, A)
-    assert {await who(router, [*A, n]) for n in range(5)} == {home}
-    assert await who(router, [*A[:BLOCK], *B]) == home
+    one, two = Replica("one"), Replica("two")
+    router = Router([one, two])
+    one.gate.clear()
+    held = asyncio.create_task(who(router, C))
+    await asyncio.sleep(0)
+    assert await who(router, A) == "two"
+    one.gate.set()
+    await held
+    assert {await who(router, [*A, n]) for n in range(5)} == {"two"}
+    assert await who(router, [*A[:BLOCK], *B]) == "two"
+    await router.flush()
+    assert await who(router, A) == "one", "nobody knows it any more, and both are free"
 
 
 @story
