@@ -16,6 +16,7 @@ from eyas.draft.checkpoint import load_draft
 from eyas.draft.model import DraftModel
 from eyas.engine.engine import Engine
 from eyas.errors import EyasError
+from eyas.models.ranks import Ranks
 from eyas.models.registry import load_target, parse_dtype
 from eyas.models.target import Target
 from eyas.models.weights.safetensors import open_checkpoint, weight_fingerprint
@@ -67,16 +68,18 @@ def open_session(
     device: str = "cpu",
     tokenizer_folder: Path | None = None,
     chat_template: str | None = None,
+    ranks: Ranks | None = None,
 ) -> Session:
     """Load a target folder and, if given, a draft folder; the draft's contract is enforced.
 
-    ``dtype``: ``fp32`` or ``bf16``. ``tokenizer_folder``, ``chat_template``: in place of the target's own. Raises
+    ``dtype``: ``fp32`` or ``bf16``. ``tokenizer_folder``, ``chat_template``: in place of the target's own.
+    ``ranks``: who shares the target; the draft is whole on each, as it is small beside its target. Raises
     ``model.…``, ``draft.…``, ``contract.…``, ``artifact.…``.
     """
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, trust_remote_code=False)
     if chat_template is not None:
         tokenizer.chat_template = chat_template
-    target = load_target(folder, parse_dtype(dtype), backend, device)
+    target = load_target(folder, parse_dtype(dtype), backend, device, ranks)
     loaded = None
     if draft is not None:
         loaded = load_draft(draft, target, backend, known=facts_of(folder, tokenizer))

@@ -53,6 +53,14 @@ class SharedChooser(Chooser):
         each = np.reshape(numbers, (-1, 4)).tolist()
         return {request: _settings_of(*four) for request, four in zip(decoding, each, strict=True)}
 
+    def reads_along(self, request: Request, running: int) -> bool:
+        """As a :class:`Chooser`, the same on every rank."""
+        if self.ranks.is_first:
+            along = super().reads_along(request, running)
+            self.ranks.tell_numbers([along])
+            return along
+        return bool(self.ranks.tell_numbers()[0])
+
 
 def measure_costs_together(
     target: Target, cache: KVCache, proposer: Proposer, ranks: Ranks, *, max_requests: int, max_steps: int

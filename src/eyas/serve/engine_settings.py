@@ -15,7 +15,8 @@ Count = Annotated[int, Field(ge=1)]
 
 class EngineSettings(BaseModel):
     """``model``: its name to the world · ``num_slots``: tokens that the cache holds · ``prefill_tokens``: of prompts in
-    a step · ``threads``: of the CPU · ``by_priority``: else requests go in the order of arrival alone.
+    a step · ``threads``: of the CPU, for each rank · ``tp_size``: ranks that share the target · ``by_priority``: else
+    requests go in the order of arrival alone.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -35,6 +36,7 @@ class EngineSettings(BaseModel):
     backend: str
     device: str
     threads: Count
+    tp_size: Count
     context: Count
     num_slots: Count
     prefill_tokens: Count

@@ -14,6 +14,8 @@ from eyas.draft.checkpoint import CONTRACT
 from eyas.engine.costs import measure_costs
 from eyas.engine.engine import Engine
 from eyas.engine.session import Session, open_session
+from eyas.engine.shared import SharedChooser, measure_costs_together
+from eyas.models.ranks import Ranks
 from eyas.serve.engine_settings import EngineSettings
 from eyas.serve.wire import Ready
 from eyas.speculate.policy import Controller, expected_of
@@ -22,16 +24,17 @@ from eyas.speculate.propose import NgramProposer
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 
 
-def open_engine_session(settings: EngineSettings) -> Session:
-    """Target, tokenizer and draft, the draft's contract enforced. Raises as ``open_session``."""
+def open_engine_session(settings: EngineSettings, ranks: Ranks | None = None) -> Session:
+    """Target, tokenizer and draft, the draft's contract enforced; of the target this rank's share. Raises as
+    ``open_session``."""
     torch.set_num_threads(settings.threads)
     s = settings
-    session = open_session(s.target, s.draft, s.dtype, s.backend, s.device, s.tokenizer, s.chat_template)
+    session = open_session(s.target, s.draft, s.dtype, s.backend, s.device, s.tokenizer, s.chat_template, ranks)
     session.target.max_positions = settings.context
     return session
 
 
-def engine_of(session: Session, settings: EngineSettings) -> Engine:
+def engine_of(session: Session, settings: EngineSettings, ranks: Ranks | None = None) -> Engine:
     """An engine as the settings say; where K is chosen, what rounds cost is measured first, which takes seconds."""
     engine = Engine(
         session.target,
@@ -43,13 +46,21 @@ def engine_of(session: Session, settings: EngineSettings) -> Engine:
         max_running=settings.max_running,
     )
     if settings.adaptive and settings.speculation is not None:
-        steps, contract = settings.speculation.num_steps, contract_of(settings)
-        costs = measure_costs(
-            engine.target, engine.cache, engine.proposer, max_requests=settings.max_running, max_steps=steps
-        )
-        expected = expected_of(contract) if contract is not None else None
-        engine.chooser.controller = Controller(costs, steps, expected)
+        engine.chooser.controller = _controller(engine, settings, settings.speculation.num_steps, ranks)
+    if ranks is not None:
+        engine.chooser = SharedChooser(session.target.max_positions, engine.chooser.controller, ranks)
     return engine
+
+
+def _controller(engine: Engine, settings: EngineSettings, steps: int, ranks: Ranks | None) -> Controller | None:
+    """Of several ranks, the first one's alone."""
+    models, contract = (engine.target, engine.cache, engine.proposer), contract_of(settings)
+    expected = expected_of(contract) if contract is not None else None
+    if ranks is None:
+        costs = measure_costs(*models, max_requests=settings.max_running, max_steps=steps)
+        return Controller(costs, steps, expected)
+    shared = measure_costs_together(*models, ranks, max_requests=settings.max_running, max_steps=steps)
+    return None if shared is None else Controller(shared, steps, expected)
 
 
 def contract_of(settings: EngineSettings) -> Contract | None:
@@ -78,6 +89,7 @@ def ready_of(session: Session, engine: Engine, settings: EngineSettings) -> Read
         "adaptive": settings.adaptive,
         "controller": None if engine.chooser.controller is None else engine.chooser.controller.to_json(),
         "threads": torch.get_num_threads(),
+        "tp_size": settings.tp_size,
         "device": target.device.type,
         "versions": {
             "eyas": eyas.__version__,

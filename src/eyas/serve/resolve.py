@@ -23,7 +23,7 @@ from eyas.serve.engine_settings import EngineSettings
 from eyas.serve.flags import flags_of
 from eyas.serve.room import Room, room_for
 from eyas.serve.settings import LIMIT_PREFIX, SECRETS, Given, Origin, ServeSettings
-from eyas.serve.sizes import check_device, free_bytes, shown, sizes_of
+from eyas.serve.sizes import check_device, check_ranks, free_bytes, shown, sizes_of
 from eyas.serve.wording import formats, read_template, sampling_defaults, template_kwargs
 
 PLACES = ("model_path", "tokenizer_path", "chat_template", "speculative_draft_model_path")
@@ -100,8 +100,8 @@ class _Resolver:
         name = self._fill("served_model_name", s.served_model_name, _public_name(s.model_path), "default")
         if s.random_seed is None:
             self._put("random_seed", None, "default", "each request draws its own")
-        threads = max(1, torch.get_num_threads() // s.dp_size)
-        sizes = sizes_of(self.target, plan.draft, s.dtype, s.backend, s.device)
+        threads = max(1, torch.get_num_threads() // (s.dp_size * s.tp_size))
+        sizes = sizes_of(self.target, plan.draft, s.dtype, s.backend, s.device, s.tp_size)
         room = room_for(s, sizes, free, plan.speculation)
         self._note_room(room, shown(room.slots, sizes.slot))
         engine = EngineSettings(
@@ -117,6 +117,7 @@ class _Resolver:
             backend=s.backend,
             device=s.device,
             threads=self._fill("threads", s.threads, threads, "this machine"),
+            tp_size=s.tp_size,
             context=room.context,
             num_slots=room.slots,
             prefill_tokens=self._prefill(),
@@ -136,9 +137,7 @@ class _Resolver:
     def _check_places(self) -> None:
         s = self.settings
         check_device(s.device)
-        if s.tp_size > 1:
-            cause = f"--tp-size {s.tp_size}: layers are not shared between processes yet"
-            raise EyasError("flags.unsupported", cause, "use --dp-size for replicas, or SGLang or vLLM")
+        check_ranks(self.target, s.tp_size, s.device)
         if s.dp_size > 1 and not s.device.startswith("cpu"):
             cause = f"--dp-size {s.dp_size} with --device {s.device}: replicas would share the one device"
             raise EyasError("flags.contradiction", cause, "start a server for each device, or use --dp-size 1")

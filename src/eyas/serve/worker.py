@@ -15,9 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from queue import SimpleQueue
 from types import TracebackType
 from typing import BinaryIO, NoReturn
 
@@ -30,11 +28,14 @@ from eyas.engine.request import Extras
 from eyas.engine.session import Session
 from eyas.engine.text import TextStream
 from eyas.errors import EyasError
+from eyas.models.ranks import Ranks
 from eyas.serve.answering import Answering, failure_of, sampling_of, silent_tokens
 from eyas.serve.engine_settings import EngineSettings
 from eyas.serve.figures import Figures
 from eyas.serve.frames import framed, read_frame
+from eyas.serve.inbox import Compiled, Inbox, News, OwnInbox, SharedInbox
 from eyas.serve.loading import engine_of, open_engine_session, ready_of
+from eyas.serve.rank_start import shared_ranks
 from eyas.serve.wire import (
     Ask,
     Drop,
@@ -43,7 +44,6 @@ from eyas.serve.wire import (
     FromEngine,
     Piece,
     Stop,
-    ToEngine,
     decode_to_engine,
     encode,
 )
@@ -51,23 +51,15 @@ from eyas.serve.wire import (
 Send = Callable[[Iterable[FromEngine]], None]
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A grammar of a request is ready, or cannot be used."""
-
-    ask: Ask
-    result: GrammarState | EyasError
-
-
-Inbox = SimpleQueue[ToEngine | Compiled]
-
-
 class Worker:
     """Owner of the engine. One thread steps it; others only put into its inbox."""
 
-    def __init__(self, session: Session, settings: EngineSettings, inbox: Inbox, send: Send) -> None:
+    def __init__(
+        self, session: Session, settings: EngineSettings, inbox: Inbox, send: Send, ranks: Ranks | None = None
+    ) -> None:
+        """``ranks``: who shares the target. Each has a worker, with an inbox that they share; the first one sends."""
         self.session, self.settings, self.inbox, self.send = session, settings, inbox, send
-        self.engine: Engine = engine_of(session, settings)
+        self.engine: Engine = engine_of(session, settings, ranks)
         self.figures = Figures(self.engine, settings.speculation is not None)
         self.answering: dict[str, Answering] = {}
         self._ends = frozenset(session.eos_ids)
@@ -92,14 +84,15 @@ class Worker:
     def _receive(self) -> None:
         """Take in all that came; wait for something if there is nothing to do."""
         idle = not self.engine.waiting and not self.engine.running
-        if idle and self.inbox.empty() and not (self._stopping and not self._compiling):
+        news = self.inbox.take(wait=False)
+        if not news and idle and not (self._stopping and not self._compiling):
             self.engine.check_integrity()
             self.send([self.figures.status()])
-            self._take(self.inbox.get())
-        while not self.inbox.empty():
-            self._take(self.inbox.get())
+            news = self.inbox.take(wait=True)
+        for message in news:
+            self._take(message)
 
-    def _take(self, message: ToEngine | Compiled) -> None:
+    def _take(self, message: News) -> None:
         match message:
             case Ask():
                 self._ask(message)
@@ -197,6 +190,8 @@ class Worker:
         try:
             self.engine.step()
         except EyasError as error:
+            if error.code == "engine.died":  # another rank: no request is to blame, and none can be answered
+                raise
             self._fail_running(error)
         self.figures.stepped(time.perf_counter() - begun)
         self._tell()
@@ -244,15 +239,16 @@ def main() -> int:
         return 0
     settings = EngineSettings.model_validate_json(first)
     try:
-        session = open_engine_session(settings)
-        inbox: Inbox = SimpleQueue()
-        worker = Worker(session, settings, inbox, send)
+        with shared_ranks(settings) as ranks:
+            session = open_engine_session(settings, ranks)
+            inbox = OwnInbox() if ranks is None else SharedInbox(ranks)
+            worker = Worker(session, settings, inbox, send, ranks)
+            threading.Thread(target=_listen, args=(incoming, inbox), daemon=True).start()
+            send([ready_of(session, worker.engine, settings)])
+            worker.run()
     except EyasError as error:
         send([failure_of("", error)])
         return 2
-    threading.Thread(target=_listen, args=(incoming, inbox), daemon=True).start()
-    send([ready_of(session, worker.engine, settings)])
-    worker.run()
     return 0
 
 

@@ -12,6 +12,7 @@ from eyas.draft.checkpoint import load_draft
 from eyas.errors import EyasError
 from eyas.serve.resolve import Serving, resolve
 from eyas.serve.settings import merge
+from eyas.serve.sizes import check_ranks
 from eyas.serve.wording import open_tokenizer, template_kwargs
 from eyas.testing import load_tiny_target, tiny_pair
 from support.promises import contract_of
@@ -121,6 +122,29 @@ def test_replicas_share_the_memory_and_the_threads() -> None:
     assert two.engine.threads >= 1
 
 
+def test_ranks_share_the_targets_slots_and_each_has_the_drafts() -> None:
+    """Of 8 layers with 2 key heads each rank holds one; of the draft's layer, whole on both, each holds all."""
+    one, two = serving(mem_fraction_static=0.5), serving(mem_fraction_static=0.5, tp_size=2)
+    target = load_tiny_target()
+    drafts = sum(layer.nbytes for layer in load_draft(DRAFT, target).new_cache(1).layers)
+    most = FREE // 2 - 1818624
+    assert two.engine.tp_size == 2
+    assert one.engine.num_slots == most // SLOT
+    assert two.engine.num_slots < most // (SLOT + drafts)
+
+
+def test_ranks_are_for_llamas_and_gpus_of_their_own(tmp_path: Path) -> None:
+    config = json.loads((TARGET / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["GPTNeoXForCausalLM"]}))
+    with pytest.raises(EyasError, match="not shared between processes") as caught:
+        check_ranks(tmp_path, 2, "cpu")
+    assert caught.value.code == "flags.unsupported"
+    with pytest.raises(EyasError, match="a GPU of its own") as caught:
+        check_ranks(TARGET, 2, "cuda:1")
+    assert caught.value.code == "flags.contradiction"
+    check_ranks(TARGET, 2, "cpu")
+
+
 def test_steps_come_from_the_drafts_contract(tmp_path: Path) -> None:
     shutil.copytree(DRAFT, tmp_path / "draft")
     target = load_tiny_target()
@@ -198,7 +222,7 @@ def test_neither_paths_nor_keys_are_given_away() -> None:
         ),
         ({"max_total_tokens": 10**6}, "flags.range", ["--max-total-tokens 1000000", "free"]),
         ({"max_total_tokens": 8}, "flags.range", ["--max-total-tokens 8"]),
-        ({"tp_size": 2}, "flags.unsupported", ["--tp-size 2"]),
+        ({"tp_size": 3}, "flags.range", ["3 ranks", "2 key heads"]),
         ({"device": "tpu:0:1"}, "flags.range", ["--device"]),
         ({"device": "meta"}, "flags.range", ["--device meta"]),
         ({"tool_call_parser": "qwen9"}, "flags.range", ["--tool-call-parser qwen9"]),

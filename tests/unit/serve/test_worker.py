@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable
-from queue import SimpleQueue
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from eyas.config import SamplingSettings
 from eyas.engine.engine import Engine
 from eyas.engine.session import Session
 from eyas.metrics import Round, completion_tokens
+from eyas.serve.inbox import OwnInbox
 from eyas.serve.loading import open_engine_session, ready_of
 from eyas.serve.wire import Ask, Drop, Failure, Flush, Grammar, Piece, Status, Stop
 from eyas.serve.worker import Worker
@@ -33,7 +33,7 @@ class Rig:
     """A worker, what it was sent, and what it sent."""
 
     def __init__(self, session: Session, **changes: object) -> None:
-        self.inbox: SimpleQueue = SimpleQueue()
+        self.inbox = OwnInbox()
         self.sent: list = []
         self.worker = Worker(session, SETTINGS.model_copy(update=changes), self.inbox, self.take)
 
@@ -147,6 +147,15 @@ def test_one_requests_fault_is_no_others(session: Session) -> None:
     assert rig.failure("bad").code == "request.sampling"
     assert rig.failure("first please").code == "request.unsupported"
     assert rig.pieces("good")[-1].finish == "length"
+
+
+@pytest.mark.parametrize(("by_priority", "order"), [(False, "a1 a2 b1"), (True, "a1 b1 a2")])
+def test_clients_take_turns_unless_the_order_of_arrival_is_asked_for(
+    session: Session, by_priority: bool, order: str
+) -> None:
+    rig = Rig(session, by_priority=by_priority, max_running=1)
+    rig.run(*(ask(name, int(name[1]), 5, client=name[0]) for name in ("a1", "a2", "b1")))
+    assert " ".join(m.id for m in rig.sent if isinstance(m, Piece) and m.finish) == order
 
 
 def test_biases_and_stop_tokens_come_over_as_they_were(session: Session) -> None:
