@@ -21,8 +21,12 @@ FAKE = (sys.executable, str(Path(__file__).parent / "fake_engine_child.py"))
 def tiny_settings(**flags: object):
     target, draft = tiny_pair()
     given = {
-        "model_path": str(target), "speculative_draft_model_path": str(draft), "max_total_tokens": 3000, "threads": 1, "speculative_adaptive": False,
-    }  # fmt: skip
+        "model_path": str(target),
+        "speculative_draft_model_path": str(draft),
+        "max_total_tokens": 3000,
+        "threads": 1,
+        "speculative_adaptive": False,
+    }
     return resolve(*merge(given | flags, None), target, free=1 << 30).engine
 
 

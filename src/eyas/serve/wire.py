@@ -15,7 +15,7 @@ GrammarKind = Literal["json_schema", "json_object", "regex", "lark", "structural
 
 
 class Grammar(Struct, frozen=True):
-    """What the answer's text must match. ``text``: a JSON schema, a regular expression, a grammar; "" for any object."""
+    """What the answer's text must match. ``text``: a JSON schema, a regular expression or a grammar; "": any object."""
 
     kind: GrammarKind
     text: str

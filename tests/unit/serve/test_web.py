@@ -148,8 +148,11 @@ def test_longer_drafts_than_before_are_no_error() -> None:
     live.now(client, 0.0)
     client.status = a_status([1, 1, 2], [3, 3])
     assert live.now(client, 1.0)["recent"] == {
-        "rounds": 3, "accept_length": pytest.approx(1 + 5 / 3), "possible": [1, 1], "survival": pytest.approx([1, 2 / 3])
-    }  # fmt: skip
+        "rounds": 3,
+        "accept_length": pytest.approx(1 + 5 / 3),
+        "possible": [1, 1],
+        "survival": pytest.approx([1, 2 / 3]),
+    }
 
 
 def test_an_engine_that_was_started_again_begins_anew() -> None:
