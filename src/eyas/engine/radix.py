@@ -84,7 +84,7 @@ class PrefixCache:
             if child is None:
                 node = self._append(node, pairs[at:], given[at:], drafted - at)
                 break
-            count = _common(child.pairs, pairs[at:])
+            count = common(child.pairs, pairs[at:])
             if count < len(child):
                 child = self._split(child, count)
             self._merge(child, given[at : at + count], drafted - at)
@@ -141,7 +141,7 @@ class PrefixCache:
             child = node.children.get(int(pairs[at]))
             if child is None:
                 return
-            count = _common(child.pairs, pairs[at:])
+            count = common(child.pairs, pairs[at:])
             yield child, count
             if count < len(child):
                 return
@@ -187,7 +187,8 @@ def pairs_of(tokens: Sequence[int]) -> Pairs:
     return (ids[:-1] << 32) | ids[1:]
 
 
-def _common(a: Pairs, b: Pairs) -> int:
+def common(a: Pairs, b: Pairs) -> int:
+    """How many rows two texts share from the first on."""
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])
     return int(different[0]) if len(different) else n

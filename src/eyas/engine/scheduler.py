@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from eyas.engine.queue import FairQueue
-from eyas.engine.radix import PrefixCache, pairs_of
+from eyas.engine.radix import PrefixCache, common, pairs_of
 from eyas.engine.request import Request
 from eyas.engine.slots import SlotPool
 from eyas.speculate.propose import scratch_slots
@@ -152,8 +152,7 @@ class Scheduler:
         for other in self.running:
             if other.answer or (drafted and not self.drafted(other)):
                 continue
-            theirs = pairs_of(other.prompt[: len(pairs) + 1])
-            same = len(pairs) if np.array_equal(pairs, theirs) else _common_rows(pairs, theirs)
+            same = common(pairs, pairs_of(other.prompt[: len(pairs) + 1]))
             if known is None:
                 known = self.prefixes.length(request.prompt, drafted)
             if same - known >= min(WORTH_WAITING, max(len(pairs), 1)):
@@ -205,9 +204,3 @@ class Scheduler:
 
 def _foresight(request: Request) -> int:
     return min(request.max_tokens - len(request.answer), FORESIGHT)
-
-
-def _common_rows(a: np.ndarray, b: np.ndarray) -> int:
-    n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n
