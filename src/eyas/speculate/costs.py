@@ -18,11 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 KNOTS = 10
 """Corrections stand at 1, 2, 4 … 512 rows; between them they are interpolated over the logarithm of the rows."""
 COMMON, DRAFT, ATTEND = KNOTS, KNOTS + 1, KNOTS + 2
-DRIFT = 0.03
-"""Standard deviation by which the whole machine's speed wanders from one step to the next, relative."""
-WANDER = 0.003
+DRIFT = 0.2
+"""Standard deviation by which the whole machine's speed wanders from one step to the next, relative. A busy neighbour
+comes and goes at once: only what differs between steps that follow one another tells of the table."""
+PACE = 0.05
+"""How fast the machine's speed that is told to the outside follows the one of the moment."""
+WANDER = 0.002
 """The same of one region's own error of the table."""
-TABLE_ERROR, MACHINE_ERROR, SHARE_ERROR = 0.15, 0.5, 0.25
+TABLE_ERROR, MACHINE_ERROR, SHARE_ERROR = 0.1, 2.0, 0.25
 """Relative errors to expect of a measured curve, of the machine's speed, and of the draft's and the context's part."""
 NEIGHBOURS = 3.0
 """Knots over which errors are alike: who finds two rows dearer than measured expects the same of four."""
@@ -164,7 +167,7 @@ class CostModel:
         self._cov, self._wander = alike * np.outer(errors, errors), alike * np.outer(wander, wander)
         # What is not seen for long goes back to the table and to the table's own uncertainty, and no further.
         self._keep = 1 - np.square(wander / errors) / 2
-        self._noise = 0.1**2
+        self._noise, self._pace = 0.1**2, 0.0
         self._rows = np.arange(0)
         self._verify: NDArray[np.float64] | None = None
 
@@ -197,8 +200,8 @@ class CostModel:
 
     @property
     def speed(self) -> float:
-        """How much longer all steps take now than when the table was measured."""
-        return math.exp(self._state[COMMON])
+        """How much longer all steps take these days than when the table was measured."""
+        return math.exp(self._pace)
 
     def seconds(self, shape: StepShape) -> float:
         """Corrected seconds of a step on the machine as it is now."""
@@ -216,13 +219,14 @@ class CostModel:
         self._verify = None
         self._state *= self._keep
         self._cov = self._cov * np.outer(self._keep, self._keep) + self._wander
-        surprise = math.log(seconds / (self.speed * total))
+        surprise = math.log(seconds / total) - self._state[COMMON]
         towards = self._cov @ h
         spread = float(h @ towards)
         excess = max(abs(surprise) / math.sqrt(spread + self._noise) / SURPRISE, 1.0)
         total_spread = spread + self._noise * excess**4
         self._state += towards * (surprise / excess / total_spread)
         self._cov -= np.outer(towards, towards) / total_spread
+        self._pace += PACE * (self._state[COMMON] - self._pace)
         residual = min(surprise**2, 9 * self._noise)
         self._noise = max(self._noise + 0.02 * (residual - self._noise), 0.02**2)
 
