@@ -118,6 +118,11 @@ def test_before_the_engine_is_ready_live_says_so() -> None:
     assert live_of(FakeClient()) == {"ready": False, "model": None, "restarts": 0}
 
 
+def test_the_description_tells_the_errors_of_live() -> None:
+    described = browser_of(FakeClient()).get("/openapi.json").json()["paths"]["/live"]["get"]["responses"]
+    assert described.keys() >= {"200", "401", "431"}
+
+
 def test_live_is_the_status_and_what_it_means() -> None:
     said = live_of(FakeClient(a_status([4, 3, 2, 1], [10, 10, 10], num_steps=3.0, plain=50.0)))
     acceptance = Acceptance()

@@ -37,7 +37,7 @@ STATUSES: tuple[tuple[str, int], ...] = (
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}
 RETRY_SECONDS = {429: 1, 503: 5}
-DECLARED = (400, 401, 404, 408, 413, 429, 500, 503)
+DECLARED = (400, 401, 404, 408, 413, 429, 431, 500, 503)
 """Statuses of errors that every route that reads a body can give."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from eyas.serve.api import failures
 from eyas.serve.client import EngineClient
 from eyas.serve.web.live import Live
 
@@ -53,7 +54,7 @@ def router() -> APIRouter:
         routes.add_api_route(path, _sender(contents[name], TYPES[name]), methods=["GET"], include_in_schema=False)
     figures = Live()
 
-    @routes.get("/live", tags=["state"])
+    @routes.get("/live", tags=["state"], responses=failures.responses())
     async def live(request: Request) -> dict[str, Any]:
         """What the page shows of the engine now: its status, and accept length of late and since the start."""
         client: EngineClient = request.app.state.client
