@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class Watch(Protocol):
-    """Reads along, and may end the answer: for stops that are not single tokens."""
+    """Reads along, token by token, and may end the answer: for stops that are not single tokens."""
 
     def watch(self, tokens: Sequence[int]) -> int | None:
         """The answer's next tokens. How many of them stay, if the answer ends with them; None: it goes on."""
@@ -93,6 +93,11 @@ class Request:
 
     def begin(self, outcome: Outcome) -> None:
         """Note the token drawn from the prompt, which belongs to no round."""
+    @property
+    def num_answered(self) -> int:
+        """How many these are, without a copy of them."""
+        return 0 if self.state is None else len(self.state.tokens) - len(self.prompt)
+
         kept, self.finished = self._end(outcome.tokens)
         assert kept == 1, "an answer has a token"
         self.origins.append(0)
@@ -113,19 +118,8 @@ class Request:
 
     def _end(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """How many of the just committed tokens stay, and why the answer ends there, if it does."""
-        kept, reason = self._end_by_token(tokens)
-        watch, constraint = self.extras.watch, self.extras.constraint
-        stopped = watch.watch(tokens[:kept]) if watch is not None else None
-        if stopped is not None:
-            kept, reason = stopped, "stop"
-        if constraint is not None:
-            constraint.commit(tokens[:kept])
-            if reason is None and constraint.finished:
-                reason = "stop"
-        return kept, reason
-
-    def _end_by_token(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
-        before = len(self.answer) - len(tokens)
+        before = self.num_answered - len(tokens)
+        # One by one, as plain decoding has them: where a grammar is through, no later token of the round counts.
         for i, token in enumerate(tokens, start=1):
             if token in self.stop_ids:
                 return i, "stop"

@@ -1,10 +1,6 @@
 """Grammars, log-probabilities and stops beyond tokens, with every kind of proposal: the answer is plain decoding's."""
 
-from collections.abc import Sequence
-
 import pytest
-import torch
-from torch import Tensor
 
 from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel
@@ -13,50 +9,9 @@ from eyas.engine.request import Extras, Request
 from eyas.models.llama import LlamaTarget
 from eyas.speculate.propose import NgramProposer, Proposer
 from rigs import Oracle, chain, random_draft, random_prompt, random_target, tree
+from support.constraints import VOCAB, Steps, UntilPair
 
-VOCAB = 16
 PROMPT = random_prompt(3, 9, VOCAB)
-
-
-class Steps:
-    """A grammar: each token is 1, 2 or 3 above the one before (mod VOCAB), the first even; ``length`` of them."""
-
-    def __init__(self, length: int = 99) -> None:
-        self.said: list[int] = []
-        self.length = length
-
-    def mask(self, path: Sequence[int]) -> Tensor | None:
-        text = [*self.said, *path]
-        mask = torch.zeros(VOCAB, dtype=torch.bool)
-        if not text:
-            mask[::2] = True
-        else:
-            mask[[(text[-1] + step) % VOCAB for step in (1, 2, 3)]] = True
-        return mask
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            mask = self.mask([])
-            assert mask is None or bool(mask[token]), "a forbidden token was committed"
-            self.said.append(token)
-
-    @property
-    def finished(self) -> bool:
-        return len(self.said) >= self.length
-
-
-class UntilPair:
-    """Ends the answer behind the first two neighbours that are ``pair``."""
-
-    def __init__(self, pair: tuple[int, int]) -> None:
-        self.pair, self.last = pair, -1
-
-    def watch(self, tokens: Sequence[int]) -> int | None:
-        for i, token in enumerate(tokens, start=1):
-            if (self.last, token) == self.pair:
-                return i
-            self.last = token
-        return None
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +80,16 @@ def test_probabilistic_drafts_under_a_grammar(target: LlamaTarget) -> None:
     assert 0 in {r.proposed for r in request.rounds}
 
 
-def test_a_grammar_that_has_come_to_its_end_ends_the_answer(target: LlamaTarget) -> None:
-    for proposer, how in ((None, None), (random_draft(target, seed=1), chain(4))):
-        request = answer(target, proposer, how, SAMPLINGS[0], Extras(constraint=Steps(7)))
-        assert request.finished == "stop"
-        assert len(request.answer) >= 7
+def test_a_grammar_that_has_come_to_its_end_ends_the_answer_there(target: LlamaTarget) -> None:
+    """Inside a round too: what was drafted behind the end does not count."""
+    whole = answer(target, None, None, SAMPLINGS[0], Extras(constraint=Steps())).answer
+    oracle = Oracle({PROMPT: whole, **others(target, SAMPLINGS[0])}, VOCAB)
+    for proposer, how in ((None, None), (random_draft(target, seed=1), chain(4)), (oracle, chain(5))):
+        for length in (1, 2, 4, 7):
+            request = answer(target, proposer, how, SAMPLINGS[0], Extras(constraint=Steps(length)))
+            assert request.finished == "stop"
+            assert request.answer == whole[:length]
+            assert len(request.origins) == length
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "drawn"])
