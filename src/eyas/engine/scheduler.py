@@ -139,7 +139,7 @@ class Scheduler:
             )
             request.cached_prompt = len(shared)
         request.state.spare = slots
-        request.state.share(shared)
+        request.state.share(shared, drafted)
         request.shared = shared
         return True
 

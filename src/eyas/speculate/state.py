@@ -49,11 +49,11 @@ class DecodeState:
         """The position of the last committed token."""
         return len(self.tokens) - 1
 
-    def share(self, slots: Sequence[int]) -> None:
-        """Begin with rows of a kept prefix, valid for the target and for the draft."""
+    def share(self, slots: Sequence[int], drafted: bool = True) -> None:
+        """Begin with rows of a kept prefix, valid for the target, and for the draft too where ``drafted``."""
         assert not self.cached
         self.table = torch.tensor(slots, dtype=torch.int64)
-        self.absorbed = len(slots)
+        self.absorbed = len(slots) if drafted else 0
 
     def take(self, slots: Sequence[int], features: Tensor | None) -> None:
         """Commit rows: the table grows by ``slots``, the other spare slots stay spare."""

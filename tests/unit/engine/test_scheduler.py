@@ -100,6 +100,23 @@ def test_a_request_that_speculates_does_not_wait_for_one_that_does_not(target: L
     assert plain.answer == drafted.answer
 
 
+def test_rows_that_no_draft_has_read_are_never_given_to_one_that_speculates(target: LlamaTarget) -> None:
+    prompt, few = random_prompt(1, 40, VOCAB), SamplingSettings(max_new_tokens=8)
+    draft = random_draft(target, seed=1)
+    engine = Engine(target, draft, num_slots=900)
+    # The second one shares the first one's rows, and keeps them anew.
+    plain = [engine.submit(prompt, few) for _ in range(2)]
+    run(engine, plain)
+    assert plain[1].cached_prompt == 39
+    drafted = engine.submit(prompt, few, chain(3))
+    run(engine, [drafted])
+    assert drafted.cached_prompt == 0
+    alone = Engine(target, draft, num_slots=900)
+    first = alone.submit(prompt, few, chain(3))
+    run(alone, [first])
+    assert drafted.rounds == first.rounds
+
+
 def test_flushing_forgets_all_prefixes(target: LlamaTarget) -> None:
     engine = Engine(target, num_slots=300)
     prompt = random_prompt(1, 30, VOCAB)
