@@ -100,6 +100,8 @@ class Engine:
             return
         if request in self.waiting:
             self.waiting.remove(request)
+            # It may have run before, and given its slots up.
+            self.chooser.forget(request)
         else:
             assert request in self.running, "the request is another engine's"
             self._retire(request)

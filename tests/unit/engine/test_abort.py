@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from eyas.config import SamplingSettings
 from eyas.engine.engine import Engine
 from eyas.models.llama import LlamaTarget
+from eyas.speculate.costs import CostTable, Curve
+from eyas.speculate.policy import Controller, Prospect
 from rigs import assert_all_slots_returned, chain, plain_answers, random_draft, random_prompt, random_target
 
 TWELVE = SamplingSettings(max_new_tokens=12)
@@ -114,4 +118,32 @@ def test_whenever_some_are_given_up_the_others_answer_as_alone(
         assert request.answer == (truth[: len(request.answer)] if request in given_up else truth)
     assert not engine.waiting
     assert not engine.running
+    assert_all_slots_returned(engine)
+
+
+class Remembering(Controller):
+    """Notes whom it has an estimate of."""
+
+    def choose(self, prospects: Sequence[Prospect], other_rows: int = 0, plain: int = 0) -> list[int]:
+        self.keys = {*getattr(self, "keys", ()), *(p.key for p in prospects)}
+        return super().choose(prospects, other_rows, plain)
+
+    def forget(self, key: Hashable) -> None:
+        self.keys -= {key}
+        super().forget(key)
+
+
+def test_the_controller_forgets_a_request_that_is_given_up_while_it_waits_to_go_on(target: LlamaTarget) -> None:
+    flat = Curve((1, 64), (1.0, 1.2))
+    controller = Remembering(CostTable(flat, flat, flat), max_steps=2)
+    engine = Engine(target, random_draft(target), num_slots=100, controller=controller)
+    requests = [engine.submit(random_prompt(i, 5), TWELVE, chain(2)) for i in range(2)]
+    for _ in range(3):
+        engine.step()
+    assert requests[1] in controller.keys
+    engine.scheduler.preempt(requests[1])
+    engine.abort(requests[1])
+    assert requests[1] not in controller.keys
+    engine.run()
+    assert not controller.keys
     assert_all_slots_returned(engine)
