@@ -150,11 +150,11 @@ class Engine:
         budget, reads = self.prefill_tokens, {}
         for request in self.running:
             # A text that was preempted goes on with a round; only a prompt's last token is drawn from while reading.
-            wanted = request.unread + (not request.answer)
+            wanted = request.unread + (not request.num_answered)
             if not wanted or budget:
                 reads[request] = min(wanted, budget)
                 budget -= reads[request]
-        decoding = [request for request in reads if request.answer and not request.unread]
+        decoding = [request for request in reads if request.num_answered and not request.unread]
         chosen = self.chooser.choose(decoding, sum(reads.values()))
         self.scheduler.make_room({request: scratch_slots(how) for request, how in chosen.items()})
         return chosen, {request: read for request, read in reads.items() if request in self.running}

@@ -43,6 +43,8 @@ class PrefixCache:
     def __init__(self, pool: SlotPool) -> None:
         self.pool, self.clock = pool, 0
         self.root = Node(np.empty(0, np.int64), np.empty(0, np.int64), None, drafted=True)
+        self._kept = np.zeros(len(pool.references), dtype=np.bool_)
+        """Which slots the tree holds: to count them by a walk through it would be a good part of a step."""
 
     def match(self, tokens: Sequence[int], drafted: bool) -> list[int]:
         """Slots of the rows that ``tokens`` has in common with kept texts, from the first on, shared with the caller,
@@ -101,7 +103,7 @@ class PrefixCache:
             if _held(self.pool, leaf):
                 continue
             freed += len(leaf)
-            self.pool.release(leaf.slots.tolist())
+            self._give_up(leaf.slots)
             parent = leaf.parent
             assert parent is not None
             del parent.children[int(leaf.pairs[0])]
@@ -111,8 +113,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forget everything; rows that requests share stay theirs."""
-        for node in self.nodes():
-            self.pool.release(node.slots.tolist())
+        self._give_up(np.flatnonzero(self._kept))
         self.root.children.clear()
 
     def nodes(self) -> Iterator[Node]:
@@ -125,12 +126,12 @@ class PrefixCache:
 
     @property
     def num_rows(self) -> int:
-        return sum(map(len, self.nodes()))
+        return int(np.count_nonzero(self._kept))
 
     @property
     def num_evictable(self) -> int:
         """Slots that nobody else holds."""
-        return sum(len(node) for node in self.nodes() if not _held(self.pool, node))
+        return int(np.count_nonzero(self._kept & (self.pool.references == 1)))
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -152,6 +153,7 @@ class PrefixCache:
 
     def _append(self, node: Node, pairs: Pairs, slots: NDArray[np.int64], drafted: int) -> Node:
         """Hang new rows on ``node``: those that the draft has, then the others."""
+        self._kept[slots] = True
         for first, stop, has in ((0, max(drafted, 0), True), (max(drafted, 0), len(pairs), False)):
             if first < stop:
                 new = Node(pairs[first:stop], slots[first:stop], node, has, self.clock)
@@ -163,8 +165,13 @@ class PrefixCache:
         """The same rows again: the caller's are given back, unless only they hold the draft's."""
         node.used = self.clock
         if drafted >= len(node) and not node.drafted:
+            self._kept[node.slots], self._kept[given] = False, True
             node.slots, given, node.drafted = given, node.slots, True
         self.pool.release(given.tolist())
+
+    def _give_up(self, slots: NDArray[np.int64]) -> None:
+        self._kept[slots] = False
+        self.pool.release(slots.tolist())
 
     def _split(self, node: Node, count: int) -> Node:
         """Cut a node in two after ``count`` rows; returns the upper part."""

@@ -17,6 +17,8 @@ GROWTH = 32
 """Slots that a text takes at a time: attention reads consecutive ones without gathering."""
 FORESIGHT = 64
 """Tokens of each answer that admission leaves room for; more would waste slots, fewer would preempt too often."""
+EVICTED_PART = 128
+"""The part of all slots that is won back at a time, if as much is kept that nobody uses."""
 WORTH_WAITING = 64
 """Rows that a prompt which is being read must save another one, for that to wait for them."""
 
@@ -150,7 +152,7 @@ class Scheduler:
         drafted, pairs = self.drafted(request), pairs_of(request.prompt)
         known: int | None = None
         for other in self.running:
-            if other.answer or (drafted and not self.drafted(other)):
+            if other.num_answered or (drafted and not self.drafted(other)):
                 continue
             same = common(pairs, pairs_of(other.prompt[: len(pairs) + 1]))
             if known is None:
@@ -182,7 +184,8 @@ class Scheduler:
             if self._available < count:
                 return None
             assert self.prefixes is not None
-            self.prefixes.evict(missing)
+            # More at once than is missing: each time costs a walk through all that is kept.
+            self.prefixes.evict(max(missing, len(self.pool.references) // EVICTED_PART))
         return self.pool.allocate(count)
 
     def _let_go(self, request: Request) -> None:
@@ -203,4 +206,4 @@ class Scheduler:
 
 
 def _foresight(request: Request) -> int:
-    return min(request.max_tokens - len(request.answer), FORESIGHT)
+    return min(request.max_tokens - request.num_answered, FORESIGHT)

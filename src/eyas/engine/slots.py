@@ -12,10 +12,7 @@ class SlotPool:
 
     def __init__(self, num_slots: int) -> None:
         self.references = np.zeros(num_slots, dtype=np.int32)
-
-    @property
-    def num_free(self) -> int:
-        return int((self.references == 0).sum())
+        self.num_free = num_slots
 
     def allocate(self, count: int) -> list[int] | None:
         """``count`` free slots, ascending, consecutive where there is such a run; None if there are too few."""
@@ -27,6 +24,7 @@ class SlotPool:
         first = int(fits[0]) if len(fits) else 0
         taken = free[first : first + count]
         self.references[taken] = 1
+        self.num_free -= count
         return taken.tolist()
 
     def share(self, slots: Sequence[int]) -> None:
@@ -36,5 +34,8 @@ class SlotPool:
 
     def release(self, slots: Sequence[int]) -> None:
         """One holder fewer of each slot."""
-        self.references[list(slots)] -= 1
-        assert (self.references[list(slots)] >= 0).all(), "a slot was released twice"
+        slots = list(slots)
+        self.references[slots] -= 1
+        left = self.references[slots]
+        assert (left >= 0).all(), "a slot was released twice"
+        self.num_free += len(slots) - int(np.count_nonzero(left))

@@ -173,7 +173,7 @@ def accept(
                 one_hot.append(len(params))
             params.append(state.params)
             positions.append(len(state.tokens) + depth)
-            path = [proposal.tree.tokens[i] for i in proposal.tree.path(node)]
+            path = [proposal.tree.tokens[i] for i in proposal.tree.path(node)] if edited else ()
             histories.append(state.history(path) if edited else NO_HISTORY)
     known = logits_RV if len(one_hot) == len(params) else logits_RV[one_hot]
     wanted = [params[r] for r in one_hot], [positions[r] for r in one_hot], [histories[r] for r in one_hot]
