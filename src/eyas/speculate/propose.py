@@ -184,20 +184,27 @@ class DraftProposer:
             raise EyasError(
                 "model.nonfinite", cause, "run the draft in fp32; else its weights are damaged: fetch it anew"
             )
-        first = 0
+        first, choosing = 0, []
         for sketch in active:
             rows = slice(first, first + len(sketch.growth.frontier))
             first = rows.stop
             sketch.carried |= zip(sketch.growth.frontier, step.carried[rows], strict=True)
-            if sketch.state.constraint is not None:
-                log_q[rows] = self._constrained(logits[rows], sketch)
             if sketch.wanted.draft_sampling == "probabilistic":
                 sketch.draw(self._over_target_vocabulary(logits[rows][0]))
                 continue
-            topk = min(sketch.wanted.eagle_topk, log_q.shape[-1])
-            values, ids = log_q[rows].topk(topk)
-            tokens = self.draft.to_target_ids(ids).tolist()
-            sketch.growth = expand(sketch.growth, tokens, values.tolist(), topk)
+            if sketch.state.constraint is not None:
+                log_q[rows] = self._constrained(logits[rows], sketch)
+            choosing.append((sketch, rows, min(sketch.wanted.eagle_topk, log_q.shape[-1])))
+        # All rows at once, but each width by itself: among equals, topk's choice depends on it.
+        best = {topk: self._best(log_q, topk) for topk in {topk for _, _, topk in choosing}}
+        for sketch, rows, topk in choosing:
+            values, tokens = best[topk]
+            sketch.growth = expand(sketch.growth, tokens[rows], values[rows], topk)
+
+    def _best(self, log_q: Tensor, topk: int) -> tuple[list[list[float]], list[list[int]]]:
+        """Per row the highest log-probabilities, and the tokens that have them."""
+        values, ids = log_q.topk(topk)
+        return values.tolist(), self.draft.to_target_ids(ids).tolist()
 
     def _constrained(self, logits_FD: Tensor, sketch: _Sketch) -> Tensor:
         """Log-probabilities [F, D] of the frontier over what the grammar allows; all −inf where it allows no token."""
