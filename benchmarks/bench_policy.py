@@ -3,9 +3,9 @@
     python benchmarks/bench_policy.py [--out FILE] [--threads N] [--quick] [--only NAME …]
 
 Each load's variants take turns on one engine's models, and medians over the rounds of turns are reported. Rates are
-taken from the first prompt row to the first answer that ends, so that the batch stays full and what a draft costs at
-the prompt counts. With one thread they are also given per second of processor time, which a busy neighbour disturbs
-less.
+taken while the batch is full: from the last prompt read to the first answer that ends. What prompts take, which a draft
+reads too, is given apart. With one thread rates are also given per second of processor time, which a busy neighbour
+disturbs less.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ LOADS = (
 
 
 class Run(NamedTuple):
-    """One variant once: tokens, seconds of wall and of processor, mean K and accept length of its rounds."""
+    """One variant once: tokens, seconds of wall and of processor, those of the prompts, mean K and accept length."""
 
     tokens: int
     wall: float
     processor: float
+    prompts: float
     mean_k: float
     accept_length: float
 
@@ -121,19 +122,23 @@ class Bench:
         engine.chooser.controller = controller
         speculation = SpeculativeSettings.resolve(steps) if steps else None
         requests = [engine.submit(ids, self._sampling(load, number), speculation) for number, ids in enumerate(prompts)]
-        wall, processor = time.perf_counter(), time.process_time()
+        start = time.process_time()
+        while not all(request.answer for request in requests):
+            engine.step()
+        before, wall, processor = made(requests), time.perf_counter(), time.process_time()
+        prompts_took = processor - start
         done: list[Request] = []
         while not done:
             done = engine.step()
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
-        tokens = sum(len(request.answer) for request in requests)
+        tokens = made(requests) - before
         for request in requests:
             engine.abort(request)
             if controller is not None:
                 controller.forget(request)
         whole = [r for request in requests for r in request.rounds if not r.cut]
         mean_k = statistics.mean(r.proposed for r in whole)
-        return Run(tokens, wall, processor, mean_k, 1 + statistics.mean(r.accepted for r in whole))
+        return Run(tokens, wall, processor, prompts_took, mean_k, 1 + statistics.mean(r.accepted for r in whole))
 
     def _sampling(self, load: Load, seed: int) -> SamplingSettings:
         return SamplingSettings(max_new_tokens=self.tokens, ignore_eos=True, temperature=load.temperature, seed=seed)
@@ -145,6 +150,11 @@ def useless_draft(draft: DraftModel) -> DraftModel:
     ids = draft.to_target_ids(torch.arange(len(draft.d2t)))
     draft.d2t.copy_(ids[torch.randperm(len(ids), generator=generator)] - torch.arange(len(ids)))
     return draft
+
+
+def made(requests: Sequence[Request]) -> int:
+    """Tokens of all answers so far."""
+    return sum(len(request.answer) for request in requests)
 
 
 def measure(bench: Bench, load: Load, turns: int) -> dict[str, Any]:
@@ -169,6 +179,7 @@ def summary(runs: dict[str, list[Run]]) -> dict[str, Any]:
         result["variants"][name] = {
             "tokens_per_second": statistics.median(r.tokens / r.wall for r in several),
             "tokens_per_processor_second": statistics.median(r.tokens / r.processor for r in several),
+            "prompt_processor_seconds": statistics.median(r.prompts for r in several),
             "mean_k": statistics.mean(r.mean_k for r in several),
             "accept_length": statistics.mean(r.accept_length for r in several),
         }
