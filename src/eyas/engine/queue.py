@@ -7,10 +7,14 @@ are through, at a cost of its tokens; the virtual time is the tag of the last re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest
 from itertools import count
+from operator import itemgetter
 
 from eyas.engine.request import Request
+
+MOST_CLIENTS = 1024
+"""Of whom it is known what they had; up to twice as many for a while."""
 
 
 class FairQueue:
@@ -48,6 +52,9 @@ class FairQueue:
             # Nobody waits: what each had before does not count any more.
             self._through.clear()
             self._now = 0.0
+        elif len(self._through) > 2 * MOST_CLIENTS:
+            # Who is through by now stands as one that never came; so does, of too many, who is nearest to it.
+            self._through = dict(nlargest(MOST_CLIENTS, self._through.items(), key=itemgetter(1)))
         return request
 
     def remove(self, request: Request) -> None:
@@ -55,6 +62,11 @@ class FairQueue:
         assert request in self
         self._gone.add(request)
         self._sweep()
+        if 2 * len(self._gone) > len(self._heap):
+            # One far behind may never come to its turn.
+            self._heap = [entry for entry in self._heap if entry[-1] not in self._gone]
+            self._gone.clear()
+            heapify(self._heap)
 
     def __contains__(self, request: Request) -> bool:
         return any(entry[-1] is request for entry in self._heap) and request not in self._gone

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.config import SamplingSettings
-from eyas.engine.queue import FairQueue
+from eyas.engine.queue import MOST_CLIENTS, FairQueue
 from eyas.engine.request import Extras, Request
 
 
@@ -77,6 +77,28 @@ def test_a_removed_request_is_gone() -> None:
     assert drain(queue) == [requests[2]]
     with pytest.raises(AssertionError):
         queue.remove(requests[0])
+
+
+def test_what_was_removed_far_behind_is_not_kept() -> None:
+    queue = FairQueue()
+    queue.push(request(priority=1))
+    for _ in range(50):
+        gone = request()
+        queue.push(gone)
+        queue.remove(gone)
+    assert len(queue) == 1
+    assert len(queue._heap) < 5
+    assert not queue._gone
+
+
+def test_of_clients_without_end_few_are_known_while_one_waits() -> None:
+    queue = FairQueue()
+    queue.push(request("first"))
+    for number in range(3 * MOST_CLIENTS):
+        queue.push(request(f"{number}"))
+        queue.pop()
+    assert len(queue) == 1
+    assert len(queue._through) <= 2 * MOST_CLIENTS
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), min_size=1, max_size=40))
