@@ -182,7 +182,7 @@ class EngineProcess:
             words = self._last_words
             why = words if words is not None else self._died(code)
             for waiting in self._waiting.values():
-                waiting.news.put_nowait(self._died(code, words))
+                waiting.news.put_nowait(self._died(code, words is not None))
             if not loaded.done():
                 loaded.set_exception(why)
                 return
@@ -193,11 +193,13 @@ class EngineProcess:
             self._say(f"the engine ended [{why.code}] {why.cause}; it is started again in {delay:g} s")
             await asyncio.sleep(delay)
 
-    def _died(self, code: int, words: EyasError | None = None) -> EyasError:
+    def _died(self, code: int, said: bool = False) -> EyasError:
+        """``said``: it told why, which is for who runs the server: the log has it."""
         if self._closing:
             return EyasError("server.draining", "the server ended before the answer did", "send the request again")
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
-        cause = f"the engine's process ended {how} before the answer did" if words is None else words.cause
+        how = "with an error of its own" if said else how
+        cause = f"the engine's process ended {how} before the answer did"
         return EyasError("engine.died", cause, "send the request again: the engine is started anew")
 
     async def _live(self, loaded: asyncio.Future[None]) -> int:
