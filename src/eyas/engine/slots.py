@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+SEARCHED = 4096
+"""Free slots among which a run is looked for: a large cache has one soon, or is too scattered for it to matter."""
+
 
 class SlotPool:
     """Reference counts of all slots. One owner: the engine."""
@@ -15,10 +18,11 @@ class SlotPool:
         self.num_free = num_slots
 
     def allocate(self, count: int) -> list[int] | None:
-        """``count`` free slots, ascending, consecutive where there is such a run; None if there are too few."""
-        free = np.flatnonzero(self.references == 0)
-        if len(free) < count:
+        """``count`` free slots, ascending, consecutive where the lowest ones have such a run; None if there are too
+        few."""
+        if count > self.num_free:
             return None
+        free = np.flatnonzero(self.references == 0)[: count + SEARCHED]
         # A run of consecutive slots lets attention read the cache without gathering.
         fits = np.flatnonzero(free[count - 1 :] - free[: len(free) - count + 1] == count - 1)
         first = int(fits[0]) if len(fits) else 0
