@@ -14,6 +14,7 @@ from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.errors import EyasError
 from eyas.serve.api.bodies import ChatBody, CompletionBody, Speculation
 from eyas.serve.api.failures import FieldError
+from eyas.serve.api.guard import KEY_NUMBER
 from eyas.serve.api.service import Service
 from eyas.serve.limits import Limits
 from eyas.serve.wire import Ask, Grammar, Ready
@@ -190,8 +191,11 @@ def _speculation(given: Speculation | bool | None) -> str | None:
 
 
 def _client(request: Request, user: str | None) -> str:
+    """Who takes turns with others: the key where there are several, for one address may be many clients'."""
+    number = getattr(request.state, KEY_NUMBER, None)
     host = request.client.host if request.client else ""
-    return json.dumps([host, user]) if user else host
+    who = host if number is None else f"key {number}"
+    return json.dumps([who, user]) if user else who
 
 
 def _many(field: str, number: int, most: int) -> EyasError:

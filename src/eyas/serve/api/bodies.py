@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from eyas.config import MAX_DRAFT_TOKENS, MAX_STEPS, MAX_TOPK, DraftSampling
 
+Item = TypeVar("Item")
+Items = Annotated[list[Item], Field(fail_fast=True)]
+"""A list whose first fault is told alone: a fault of each of millions would hold up all who are served."""
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+Choices = Annotated[Items[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1)]
 TEXT_BRANCH, CHAT_BRANCH = "of a text", "of a chat"
 TokenKey = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
@@ -35,7 +38,7 @@ class WithoutEffect(Body):
     safety_identifier: str | None = Field(None, description="For OpenAI's own policing.")
     prompt_cache_key: str | None = Field(None, description="The prefix cache finds prefixes by itself.")
     prompt_cache_retention: str | None = Field(None, description="The prefix cache keeps what fits.")
-    modalities: list[Literal["text"]] | None = Field(None, description="Answers are text.")
+    modalities: Items[Literal["text"]] | None = Field(None, description="Answers are text.")
 
 
 class Speculation(Body):
@@ -76,8 +79,8 @@ class Generation(WithoutEffect):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: int | None = None
     n: Positive | None = None
-    stop: StopString | list[StopString] | None = None
-    stop_token_ids: list[Token] | None = None
+    stop: StopString | Items[StopString] | None = None
+    stop_token_ids: Items[Token] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -131,7 +134,7 @@ class Turn(Body):
     """What is said by anyone but the assistant."""
 
     role: Literal["system", "developer", "user", "tool"]
-    content: str | list[TextPart]
+    content: str | Items[TextPart]
     name: str | None = None
     tool_call_id: str | None = None
 
@@ -140,12 +143,12 @@ class AssistantTurn(Body):
     """A former answer; clients send it back as they got it."""
 
     role: Literal["assistant"]
-    content: str | list[TextPart] | None = None
+    content: str | Items[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
     reasoning_content: str | None = None
     refusal: None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    annotations: Annotated[Items[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
 
@@ -218,8 +221,8 @@ ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Fie
 class Templated(Body):
     """How messages become a prompt."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    tools: list[Tool] | None = None
+    messages: Annotated[Items[ChatMessage], Field(min_length=1)]
+    tools: Items[Tool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     reasoning_effort: Name | None = None
@@ -241,7 +244,7 @@ class ChatBody(Templated, Generation):
 class CompletionBody(Generation):
     """POST /v1/completions."""
 
-    prompt: str | list[Token] | list[str] | list[list[Token]]
+    prompt: str | Items[Token] | Items[str] | Items[Items[Token]]
     best_of: Positive | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -279,4 +282,4 @@ class DetokenizeBody(Body):
     """POST /detokenize."""
 
     model: Name | None = None
-    tokens: list[Token]
+    tokens: Items[Token]
