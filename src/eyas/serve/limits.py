@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from eyas.config import Settings
+from eyas.errors import EyasError
 from eyas.serve.flags import flag
 
 Count = Annotated[int, Field(ge=1)]
@@ -15,9 +16,10 @@ PANEL = "Limits"
 
 
 class Limits(Settings):
-    """Raises ``flags.range``. What is more than a limit is refused, never cut to it."""
+    """Raises ``flags.range``, ``flags.contradiction``. What is more than a limit is refused, never cut to it."""
 
     body_bytes: Annotated[Count, flag(PANEL, "Bytes of a request's body.")] = 8 << 20
+    bodies_bytes: Annotated[Count, flag(PANEL, "Bytes of the bodies of all requests at one time.")] = 256 << 20
     json_depth: Annotated[
         Annotated[int, Field(ge=8, le=200)], flag(PANEL, "Objects and lists in one another in a body.")
     ] = 64
@@ -33,8 +35,16 @@ class Limits(Settings):
     grammar_depth: Annotated[Count, flag(PANEL, "Objects and brackets in one another in a grammar.")] = 32
     header_bytes: Annotated[Annotated[int, Field(ge=1024)], flag(PANEL, "Bytes of a request's head.")] = 32 << 10
     read_seconds: Annotated[Seconds, flag(PANEL, "For a request's head to arrive, and for its body.")] = 30.0
+    write_seconds: Annotated[Seconds, flag(PANEL, "For a client to take more of an answer that waits for it.")] = 60.0
     idle_seconds: Annotated[Count, flag(PANEL, "Between two requests of a connection.")] = 30
     request_seconds: Annotated[Seconds, flag(PANEL, "For a request to be answered.")] = 3600.0
     open_requests: Annotated[Count, flag(PANEL, "Requests answered or waiting at one time.")] = 2048
     drain_seconds: Annotated[Seconds, flag(PANEL, "For what runs when the server is told to end.")] = 30.0
     backlog: Annotated[Count, flag(PANEL, "Connections that the system holds until they are taken.")] = 2048
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Limits:
+        if self.bodies_bytes < self.body_bytes:
+            cause = f"--limit-bodies-bytes {self.bodies_bytes} is less than --limit-body-bytes {self.body_bytes}"
+            raise EyasError("flags.contradiction", cause, "raise the one, or lower the other")
+        return self

@@ -152,3 +152,8 @@ def test_no_flag_of_ours_is_called_another_engines() -> None:
 def test_every_setting_and_limit_is_a_flag() -> None:
     assert {*flags_of(ServeSettings), "limits"} == set(ServeSettings.model_fields)
     assert set(flags_of(Limits)) == set(Limits.model_fields)
+
+
+def test_one_body_of_the_allowed_size_fits_among_all() -> None:
+    with pytest.raises(EyasError, match=r"flags\.contradiction"):
+        merge({"limit_bodies_bytes": 1000, "limit_body_bytes": 1001}, None)

@@ -61,7 +61,15 @@ def build_app(
     """
     limits, settings = limits or Limits(), settings or ApiSettings()
     service = Service(client, text, limits, settings, Gate(limits.open_requests))
-    app = Api(title="Eyas", version=__version__, docs_url=None, redoc_url=None, separate_input_output_schemas=False)
+    app = Api(
+        title="Eyas",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        # A redirect would name the scheme and host that the request came by, which behind a proxy are not the client's.
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
     app.keyed = bool(settings.keys)
     app.state.client, app.state.service = client, service
     failures.install(app)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 where a request's head must arrive in time, and refusals are JSON as all others."""
+"""HTTP/1.1 where heads must arrive in time, answers be taken in time, and refusals are JSON as all others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class StrictProtocol(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
     _begun = False
+    _unread: asyncio.TimerHandle | None = None
 
     @property
     def _limits(self) -> Limits:
@@ -42,9 +43,20 @@ class StrictProtocol(H11Protocol):
         self._begun = False
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        """The client takes nothing: it must go on in time, for what it asked for is held for it."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._limits.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It went on."""
+        super().resume_writing()
+        self._stop_unread()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """No timer outlives its connection."""
         self._stop()
+        self._stop_unread()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -65,6 +77,11 @@ class StrictProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _late(self) -> None:
         self._timer = None

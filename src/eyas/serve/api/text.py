@@ -53,19 +53,19 @@ class TextSide:
             text = self.render(messages, tools, kwargs, opened, continued)
             return self._encode(text, False, longest), text
 
-        return await self._aside(work)
+        return await self.aside(work)
 
     async def encode(self, text: str, special: bool = True, longest: int | None = None) -> list[int]:
         """Token ids of a text, with what the tokenizer puts around one if ``special``.
 
         Raises ``request.too-long`` beyond ``longest`` tokens.
         """
-        return await self._aside(lambda: self._encode(text, special, longest))
+        return await self.aside(lambda: self._encode(text, special, longest))
 
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones too."""
         ids = list(tokens)
-        return await self._aside(lambda: str(self.backend.decode(ids, skip_special_tokens=False)))
+        return await self.aside(lambda: str(self.backend.decode(ids, skip_special_tokens=False)))
 
     def render(
         self,
@@ -134,7 +134,8 @@ class TextSide:
             raise too_long(f"{len(ids)} tokens", longest)
         return ids
 
-    async def _aside(self, work: Callable[[], Out]) -> Out:
+    async def aside(self, work: Callable[[], Out]) -> Out:
+        """Work on a large text, in one of a few threads."""
         self._limiter = self._limiter or anyio.CapacityLimiter(THREADS)
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 

@@ -112,11 +112,54 @@ def test_an_idle_connection_is_kept_and_then_closed():
         assert received(wire).endswith(b'{"state":"alive"}')
 
 
-def test_too_large_a_head():
+@pytest.mark.parametrize("rest", [b"", b"\r\n\r\n"], ids=["begun", "whole"])
+def test_too_large_a_head(rest):
     with serving(limits=Limits(header_bytes=2048)) as rig:
-        reply = send(rig, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 4000)
+        reply = send(rig, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 4000 + rest)
     assert reply.startswith(b"HTTP/1.1 431 ")
     assert code_of(reply) == "request.headers"
+
+
+def test_a_length_beside_chunks_is_refused():
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
+    with serving() as rig:
+        reply = send(rig, head.encode() + b"0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert reply.count(b"HTTP/1.1 ") == 1
+    assert code_of(reply) == "request.http"
+
+
+def test_who_waits_to_send_too_large_a_body_is_not_told_to():
+    with serving(limits=Limits(body_bytes=100)) as rig:
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 101\r\nexpect: 100-continue\r\n\r\n"
+        reply = send(rig, head.encode())
+    assert reply.startswith(b"HTTP/1.1 413 ")
+
+
+def test_no_answer_leads_to_another_scheme_or_host():
+    with serving() as rig:
+        assert httpx2.get(f"{rig.url}/health/", follow_redirects=False).status_code == 404
+
+
+def test_all_bodies_together_are_limited_until_they_are_answered():
+    body = BODY | {"stop": "x" * 200}
+    with serving(FakeEngine(pause=0.1), Limits(body_bytes=400, bodies_bytes=500)) as rig:
+        with rig.http() as http, http.stream("POST", CHAT, json=body | {"stream": True}) as running:
+            refused = httpx2.post(f"{rig.url}{CHAT}", json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "server.busy")
+            assert "retry-after" in refused.headers
+            running.read()
+        rig.until(lambda: httpx2.post(f"{rig.url}{CHAT}", json=body).status_code == 200)
+
+
+def test_a_client_that_takes_nothing_is_given_up():
+    data = json.dumps({"prompt": "a" * (1 << 20), "return_token_strs": True}).encode()
+    with serving(limits=Limits(write_seconds=0.2)) as rig, socket.socket() as wire:
+        connections = rig.server._server.server_state.connections
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.connect(rig.address)
+        wire.sendall(chat(data).replace(CHAT.encode(), b"/tokenize", 1))
+        rig.until(lambda: connections)
+        rig.until(lambda: not connections)
 
 
 @pytest.mark.parametrize(
