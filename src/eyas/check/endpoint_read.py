@@ -100,6 +100,11 @@ async def _ask(http: Http, server: Server, model: str, prompt: Prompt, num_token
 
 def _request(server: Server, model: str, prompt: Prompt, num_tokens: int) -> tuple[str, dict[str, Any]]:
     sampling: dict[str, Any] = {"temperature": 0.0}
+    if server.kind == "eyas":
+        sampling["return_token_ids"] = True
+        if server.speculates:
+            # Predicted is a walk with one K, not with what pays at each moment.
+            sampling["speculation"] = {"adaptive": False}
     messages = [dict(message) for message in prompt if isinstance(message, Mapping)]
     if messages:
         body = {"model": model, "messages": messages, "max_tokens": num_tokens, **sampling}

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from eyas.config import DraftSampling, SpeculativeSettings
 from eyas.engine.request import Request
+from eyas.metrics import Round
 from eyas.speculate.policy import Controller, Prospect, shape_of
 from eyas.speculate.propose import fitting
+from eyas.speculate.round import Outcome
 
 
 class Chooser:
     """Without a controller every round proposes what its request asked for; with one, up to that."""
 
-    def __init__(self, max_positions: int, controller: Controller | None) -> None:
-        self.max_positions, self.controller = max_positions, controller
+    def __init__(self, max_positions: int, controller: Controller | None, drafts: bool = True) -> None:
+        """``drafts``: a draft proposes, which takes its time whatever comes of it; n-grams take none."""
+        self.max_positions, self.controller, self.drafts = max_positions, controller, drafts
         self._prospects: list[Prospect] = []
+        self._observes = True
 
     def choose(self, decoding: Sequence[Request], other_rows: int) -> dict[Request, SpeculativeSettings | None]:
         """Settings of the requests' next round, in a step that also runs ``other_rows`` of prompts."""
@@ -26,39 +28,54 @@ class Chooser:
         self._prospects = []
         if self.controller is None:
             return asked
-        speculating = {request: settings for request, settings in asked.items() if settings is not None}
+        speculating = {r: how for r, how in asked.items() if how is not None and r.extras.adaptive}
         self._prospects = [_prospect(request, settings) for request, settings in speculating.items()]
-        steps = self.controller.choose(self._prospects, other_rows, len(asked) - len(speculating))
+        fixed = [how for r, how in asked.items() if how is not None and r not in speculating]
+        drafts, self._observes = sum(how.num_draft_tokens - 1 for how in fixed), not fixed
+        steps = self.controller.choose(self._prospects, other_rows + drafts, len(asked) - len(speculating))
         chosen = zip(speculating, self._prospects, steps, strict=True)
         return {**asked, **{request: _shortened(p.asked, K) for request, p, K in chosen}}
 
     def reads_along(self, request: Request, running: int) -> bool:
         """Whether a draft should read the prompt of a request that begins beside ``running`` others."""
-        if self.controller is None or request.speculation is None:
+        if self.controller is None or request.speculation is None or not request.extras.adaptive:
             return request.speculation is not None
         greedy = request.sampling.greedy
         return self.controller.reads_along(request.speculation, not greedy, len(request.prompt), running)
 
-    @contextmanager
-    def timed(
-        self, chosen: Mapping[Request, SpeculativeSettings | None], reads: Mapping[Request, int]
-    ) -> Iterator[None]:
-        """Around a step, which tells the controller what it took."""
-        start = time.perf_counter()
-        yield
-        if self.controller is None or not self._prospects:
+    def observe(
+        self,
+        chosen: Mapping[Request, SpeculativeSettings | None],
+        reads: Mapping[Request, int],
+        outcomes: Sequence[Outcome | None],
+        seconds: float,
+    ) -> None:
+        """What a step took, before its outcomes are noted."""
+        # What a draft costs whose K is not the controller's choice is in no shape that it knows.
+        if self.controller is None or not self._prospects or not self._observes:
             return
-        seconds = time.perf_counter() - start
+        proposed = dict(zip(reads, outcomes, strict=True))
         running = [p for p in self._prospects if p.key in reads]
-        steps = [_steps(chosen[p.key]) for p in running if isinstance(p.key, Request)]
+        steps = [self._ran(chosen[p.key], proposed[p.key]) for p in running if isinstance(p.key, Request)]
         rows = sum(reads.values()) + sum(not read for read in reads.values()) - len(running)
         attended = sum(read * _cached_before(request, read) for request, read in reads.items())
         self.controller.observe(shape_of(running, steps, rows, attended), seconds)
 
-    def note(self, request: Request) -> None:
-        """The request's last round is over."""
-        if self.controller is not None and any(p.key is request for p in self._prospects):
-            self.controller.note(request, request.rounds[-1:])
+    def note(self, request: Request, chosen: SpeculativeSettings | None) -> None:
+        """The request's last round is over; ``chosen``: what it was to propose."""
+        if self.controller is None or not any(p.key is request for p in self._prospects):
+            return
+        last = request.rounds[-1]
+        if self.drafts and chosen is not None and not last.longest:
+            # The draft ran for nothing, as a grammar left it no token: that is a draft refused, not none.
+            last = Round(0, 1)
+        self.controller.note(request, [last])
+
+    def _ran(self, chosen: SpeculativeSettings | None, outcome: Outcome | None) -> int:
+        """Steps as they cost: a draft's as they were chosen, n-grams as far as there were any."""
+        if chosen is None or self.drafts:
+            return _steps(chosen)
+        return outcome.tree.depth() if outcome is not None else 0
 
     def forget(self, request: Request) -> None:
         """The request has ended."""

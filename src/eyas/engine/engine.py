@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from eyas.config import TOPK_FLAG, SamplingSettings, SpeculativeSettings
@@ -50,7 +51,7 @@ class Engine:
             proposer = DraftProposer(proposer, proposer.new_cache(num_slots))
         self.proposer: Proposer = proposer or NoProposer()
         self.eos_ids, self.prefill_tokens = frozenset(eos_ids), prefill_tokens
-        self.chooser = Chooser(target.max_positions, controller)
+        self.chooser = Chooser(target.max_positions, controller, drafts=bool(self.proposer.taps))
         along = (lambda request, running: self.chooser.reads_along(request, running)) if self.proposer.taps else None
         self.scheduler = Scheduler(num_slots, max_running, prefix_cache, along)
         self.counters = Counters()
@@ -117,10 +118,11 @@ class Engine:
             return []
         states = [request.state for request in reads if request.state is not None]
         settings = [chosen.get(request) for request in reads]
-        with self.chooser.timed(chosen, reads):
-            outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings, list(reads.values()))
+        start = time.perf_counter()
+        outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings, list(reads.values()))
+        self.chooser.observe(chosen, reads, outcomes, time.perf_counter() - start)
         for (request, read), outcome in zip(reads.items(), outcomes, strict=True):
-            self._note(request, read, outcome)
+            self._note(request, read, outcome, chosen.get(request))
         done = [request for request in reads if request.finished]
         for request in done:
             self._retire(request)
@@ -159,7 +161,7 @@ class Engine:
         self.scheduler.make_room({request: scratch_slots(how) for request, how in chosen.items()})
         return chosen, {request: read for request, read in reads.items() if request in self.running}
 
-    def _note(self, request: Request, read: int, outcome: Outcome | None) -> None:
+    def _note(self, request: Request, read: int, outcome: Outcome | None, chosen: SpeculativeSettings | None) -> None:
         state = request.state
         assert state is not None
         backlog = state.cached - state.absorbed
@@ -173,7 +175,7 @@ class Engine:
             self.scheduler.keep_prompt(request)
         elif outcome is not None:
             request.note(outcome)
-            self.chooser.note(request)
+            self.chooser.note(request, chosen)
         self.counters.note(request, read, outcome)
 
     def _retire(self, request: Request) -> None:

@@ -38,6 +38,8 @@ class Extras:
     """Higher goes first."""
     client: str = ""
     """Clients of one priority take turns."""
+    adaptive: bool = True
+    """Whether a controller may propose less than is asked."""
 
 
 NO_EXTRAS = Extras()
@@ -91,13 +93,13 @@ class Request:
         """The answer's tokens so far, a stop token included."""
         return [] if self.state is None else self.state.tokens[len(self.prompt) :]
 
-    def begin(self, outcome: Outcome) -> None:
-        """Note the token drawn from the prompt, which belongs to no round."""
     @property
     def num_answered(self) -> int:
         """How many these are, without a copy of them."""
         return 0 if self.state is None else len(self.state.tokens) - len(self.prompt)
 
+    def begin(self, outcome: Outcome) -> None:
+        """Note the token drawn from the prompt, which belongs to no round."""
         kept, self.finished = self._end(outcome.tokens)
         assert kept == 1, "an answer has a token"
         self.origins.append(0)
@@ -121,8 +123,17 @@ class Request:
         before = self.num_answered - len(tokens)
         # One by one, as plain decoding has them: where a grammar is through, no later token of the round counts.
         for i, token in enumerate(tokens, start=1):
-            if token in self.stop_ids:
-                return i, "stop"
-            if before + i == self.max_tokens:
-                return i, "length"
+            reason = self._reason(token, before + i)
+            if reason is not None:
+                return i, reason
         return len(tokens), None
+
+    def _reason(self, token: int, number: int) -> FinishReason | None:
+        """Why the answer ends with this token, the ``number``-th, if it does."""
+        watch, constraint = self.extras.watch, self.extras.constraint
+        stopped = watch is not None and watch.watch((token,)) is not None
+        if constraint is not None:
+            constraint.commit((token,))
+        if stopped or token in self.stop_ids or (constraint is not None and constraint.finished):
+            return "stop"
+        return "length" if number == self.max_tokens else None

@@ -31,10 +31,10 @@ KINDS = ("verify", "draft")
 class SharedChooser(Chooser):
     """A :class:`Chooser` for each rank's engine that chooses as the first rank's does."""
 
-    def __init__(self, max_positions: int, controller: Controller | None, ranks: Ranks) -> None:
+    def __init__(self, max_positions: int, controller: Controller | None, ranks: Ranks, drafts: bool = True) -> None:
         """``controller``: on the first rank only."""
         assert ranks.is_first or controller is None, "only the first rank measures"
-        super().__init__(max_positions, controller)
+        super().__init__(max_positions, controller, drafts)
         self.ranks = ranks
 
     def choose(self, decoding: Sequence[Request], other_rows: int) -> dict[Request, SpeculativeSettings | None]:

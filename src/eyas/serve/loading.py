@@ -48,7 +48,9 @@ def engine_of(session: Session, settings: EngineSettings, ranks: Ranks | None = 
     if settings.adaptive and settings.speculation is not None:
         engine.chooser.controller = _controller(engine, settings, settings.speculation.num_steps, ranks)
     if ranks is not None:
-        engine.chooser = SharedChooser(session.target.max_positions, engine.chooser.controller, ranks)
+        engine.chooser = SharedChooser(
+            session.target.max_positions, engine.chooser.controller, ranks, engine.chooser.drafts
+        )
     return engine
 
 

@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outside:
-    """Whom a server tells what. ``listening``: its address, before the model is loaded · ``ready``: once, after that."""
+    """Whom a server tells what. ``listening``: its address, before the model is loaded · ``ready``: once it is."""
 
     say: Say
     listening: Callable[[str], None]

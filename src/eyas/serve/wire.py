@@ -29,6 +29,8 @@ class Ask(Struct, frozen=True, tag=True):
     sampling: str
     speculation: str | None = None
     """None: as the server was started."""
+    adaptive: bool = True
+    """K up to what is asked, as pays; else exactly that."""
     stop: list[str] = []
     """Strings that end the answer; they are not part of it."""
     include_stop: bool = False

@@ -37,6 +37,7 @@ class Wanted:
     seed: int
     sampled: bool
     speculation: str | None
+    adaptive: bool
     stop: list[str]
     grammar: Grammar | None
     top_logprobs: int | None
@@ -62,7 +63,8 @@ def wanted(
         # Any whole number is a seed; the noise is keyed with 63 bits.
         seed % (1 << 63),
         sampled,
-        _speculation(body.speculation),
+        _speculation(body.speculation, service.settings.speculation),
+        not isinstance(body.speculation, Speculation) or body.speculation.adaptive is not False,
         _stops(body, limits),
         grammar,
         logprobs,
@@ -92,6 +94,7 @@ def asks(
                     prompt=prompt,
                     sampling=sampling.model_dump_json(),
                     speculation=wanted.speculation,
+                    adaptive=wanted.adaptive,
                     stop=wanted.stop,
                     include_stop=body.include_stop_str_in_output,
                     grammar=wanted.grammar,
@@ -178,13 +181,17 @@ def _stops(body: ChatBody | CompletionBody, limits: Limits) -> list[str]:
     return stops
 
 
-def _speculation(given: Speculation | bool | None) -> str | None:
+def _speculation(given: Speculation | bool | None, own: Mapping[str, Any] | None) -> str | None:
+    """``own``: the server's settings, which stand where the request gives none."""
     if given is None or given is True:
         return None
     if given is False:
         return PLAIN
+    asked = given.model_dump(exclude={"adaptive"})
+    if own is not None and not given.model_fields_set - {"adaptive"}:
+        return None
     try:
-        settings = SpeculativeSettings.resolve(**given.model_dump())
+        settings = SpeculativeSettings.resolve(**asked)
     except EyasError as error:
         raise FieldError(error.code, "speculation", error.cause, error.fix) from error
     return settings.model_dump_json()

@@ -48,6 +48,7 @@ class Speculation(Body):
     eagle_topk: Annotated[int, Field(ge=1, le=MAX_TOPK)] | None = None
     num_draft_tokens: Annotated[int, Field(ge=2, le=MAX_DRAFT_TOKENS)] | None = None
     draft_sampling: DraftSampling = "one-hot"
+    adaptive: bool | None = Field(None, description="false: exactly so many drafts each round, paying or not.")
 
 
 class StreamOptions(Body):

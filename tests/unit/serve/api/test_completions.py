@@ -175,7 +175,7 @@ def test_the_description_is_honest(rig):
     with rig.http() as http:
         made = http.get("/openapi.json").json()
     operation = made["paths"]["/v1/chat/completions"]["post"]
-    assert set(operation["responses"]) == {"200", "400", "401", "404", "408", "413", "429", "500", "503"}
+    assert set(operation["responses"]) == {"200", "400", "401", "404", "408", "413", "429", "431", "500", "503"}
     assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
     assert "HTTPValidationError" not in made["components"]["schemas"]
     body = made["components"]["schemas"]["ChatBody"]
