@@ -76,11 +76,8 @@ class Stage:
         positions = self.target.max_positions
         if isinstance(self.proposer, DraftProposer):
             positions = min(positions, self.proposer.draft.config.max_position_embeddings)
-        drafts = scene.drafts + 2
-        return (
-            scene.context + scene.requests * (drafts + LATER_STEPS) <= self.cache.num_slots
-            and scene.context + drafts < positions
-        )
+        longest = scene.context + scene.drafts + 2 + LATER_STEPS
+        return scene.requests * longest <= self.cache.num_slots and longest < positions
 
     def play(self, scene: Scene) -> float:
         """Seconds of one performance."""
@@ -97,15 +94,16 @@ class Stage:
         return time.perf_counter() - start
 
     def _states(self, scene: Scene) -> list[DecodeState]:
-        """Requests that share one text, each with spare slots of its own."""
-        n, table = scene.context, torch.arange(scene.context)
+        """Requests with one text, each in slots of its own: shared ones would lie in the processor's cache."""
+        n = scene.context
         spare = scratch_slots(SpeculativeSettings.resolve(max(scene.drafts, 1)))
         width = len(self.proposer.taps) * self.target.hidden_size
         states = []
         for b in range(scene.requests):
-            first = n + b * spare
+            first = b * (n + spare)
             tokens = [self._token(i) for i in range(n + 1)]
-            state = DecodeState(tokens, n, SamplingSettings(), list(range(first, first + spare)), table)
+            state = DecodeState(tokens, n, SamplingSettings(), list(range(first + n, first + n + spare)))
+            state.table = torch.arange(first, first + n)
             state.absorbed = n - scene.backlog
             if width:
                 features = torch.zeros(scene.backlog, width, dtype=self.target.dtype, device=self.target.device)
@@ -149,6 +147,8 @@ def _scenes(stage: Stage, max_requests: int, max_steps: int) -> Iterator[Scene]:
     most = max_requests * (max_steps + 1)
     yield from (Scene("verify", 1, rows - 1) for rows in CHAINS if rows <= max_steps + 1 or rows == 1)
     yield from (Scene("verify", rows // 2, 1) for rows in BATCHES if rows <= most and rows // 2 <= max_requests)
+    if max_requests > 1 and most <= BATCHES[-1]:
+        yield Scene("verify", max_requests, max_steps)
     crowd = min(CROWD, max_requests)
     contexts = SHORT, *[context for context in LONGS if stage.fits(Scene("draft", crowd, 1, context))][:1]
     yield from (Scene("verify", crowd, 0, context) for context in contexts)

@@ -18,16 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 KNOTS = 10
 """Corrections stand at 1, 2, 4 … 512 rows; between them they are interpolated over the logarithm of the rows."""
 COMMON, DRAFT, ATTEND = KNOTS, KNOTS + 1, KNOTS + 2
-DRIFT = 0.2
-"""Standard deviation by which the whole machine's speed wanders from one step to the next, relative. A busy neighbour
-comes and goes at once: only what differs between steps that follow one another tells of the table."""
 PACE = 0.05
 """How fast the machine's speed that is told to the outside follows the one of the moment."""
 WANDER = 0.002
 """The same of one region's own error of the table."""
-TABLE_ERROR, MACHINE_ERROR, SHARE_ERROR = 0.1, 2.0, 0.25
+TABLE_ERROR, MACHINE_ERROR, SHARE_ERROR = 0.15, 2.0, 0.25
 """Relative errors to expect of a measured curve, of the machine's speed, and of the draft's and the context's part."""
-NEIGHBOURS = 3.0
+NEIGHBOURS = 2.0
 """Knots over which errors are alike: who finds two rows dearer than measured expects the same of four."""
 SURPRISE = 2.5
 """Standard deviations beyond which a duration counts for less: a pause, or a busy neighbour."""
@@ -163,7 +160,7 @@ class CostModel:
         alike = np.eye(KNOTS + 3)
         alike[:KNOTS, :KNOTS] = np.exp(-distance / NEIGHBOURS)
         errors = np.array([TABLE_ERROR] * KNOTS + [MACHINE_ERROR, SHARE_ERROR, SHARE_ERROR])
-        wander = np.array([WANDER] * KNOTS + [DRIFT, WANDER, WANDER])
+        wander = np.full(KNOTS + 3, WANDER)
         self._cov, self._wander = alike * np.outer(errors, errors), alike * np.outer(wander, wander)
         # What is not seen for long goes back to the table and to the table's own uncertainty, and no further.
         self._keep = 1 - np.square(wander / errors) / 2
@@ -219,6 +216,9 @@ class CostModel:
         self._verify = None
         self._state *= self._keep
         self._cov = self._cov * np.outer(self._keep, self._keep) + self._wander
+        # A busy neighbour comes and goes at once: the machine's speed wanders as much as a step's own noise, so that
+        # only what differs between steps that follow one another tells of the table.
+        self._cov[COMMON, COMMON] = min(self._cov[COMMON, COMMON] + self._noise, MACHINE_ERROR**2)
         surprise = math.log(seconds / total) - self._state[COMMON]
         towards = self._cov @ h
         spread = float(h @ towards)

@@ -50,7 +50,9 @@ class Trials:
         known well enough to say which of the two is better."""
         ahead = math.log(best.tokens / best.seconds * best.plain_seconds / best.plain_tokens)
         loss = best.plain_seconds - best.plain_tokens * best.seconds / best.tokens
-        if ahead >= HOPE * self.costs.doubt(shape, plain) or loss > self._saved:
+        known = ahead >= HOPE * self.costs.doubt(shape, plain)
+        # What is saved up and nothing else needs may as well find out what nobody doubted.
+        if loss > self._saved or (known and self._saved < self._limit):
             return False
         self._saved -= loss
         return True

@@ -95,7 +95,7 @@ def test_without_a_draft_only_the_target_costs(target, proposer):
     assert table.seconds(StepShape(1, 1, 0, proposing=1, absorbed=64, steps=(1, 1))) == table.seconds(
         StepShape(1, 1, 0)
     )
-    assert table.verify.counts == (1, 2, 3)
+    assert table.verify.counts == (1, 2, 3, 6)
 
 
 def test_a_small_cache_leaves_the_long_context_out(target, draft):
