@@ -24,6 +24,7 @@ class Limits(Settings):
         Annotated[int, Field(ge=8, le=200)], flag(PANEL, "Objects and lists in one another in a body.")
     ] = 64
     prompt_tokens: Annotated[Count | None, flag(PANEL, "Tokens of a prompt; else as many as the context holds.")] = None
+    tokenize_chars: Annotated[Count, flag(PANEL, "Characters of a text for /tokenize.")] = 1 << 20
     choices: Annotated[Count, flag(PANEL, "Prompts times n of a request.")] = 64
     top_logprobs: Annotated[Annotated[int, Field(ge=0)], flag(PANEL, "Likeliest tokens that are told per place.")] = 20
     stop_strings: Annotated[Count, flag(PANEL, "Stop strings of a request.")] = 16

@@ -37,7 +37,12 @@ async def tokenize(body: TokenizeBody, request: Request) -> Tokenized:
     """A text or a conversation as token ids."""
     service = service_of(request)
     service.check_model(body.model)
-    # What does not fit into the context can be counted here, up to what a body may hold.
+    # What does not fit into the context can be counted here too.
+    length, most = len(body.prompt if isinstance(body, TokenizeText) else body.model_dump_json()), service.limits
+    if length > most.tokenize_chars:
+        field = "prompt" if isinstance(body, TokenizeText) else "messages"
+        cause = f"{field} has {length} characters, and {most.tokenize_chars} are allowed"
+        raise FieldError("request.limit", field, cause, "send it in pieces")
     if isinstance(body, TokenizeText):
         tokens = await service.text.encode(body.prompt, body.add_special_tokens)
     else:
@@ -45,7 +50,7 @@ async def tokenize(body: TokenizeBody, request: Request) -> Tokenized:
             cause = "the chat template writes the special tokens itself"
             raise FieldError("request.unsupported", "add_special_tokens", cause, "leave it out")
         tokens, _ = await chat_prompt(body, service, None)
-    strings = service.text.pieces(tokens) if body.return_token_strs else None
+    strings = await service.text.aside(lambda: service.text.pieces(tokens)) if body.return_token_strs else None
     return Tokenized(count=len(tokens), max_model_len=service.ready().context, tokens=tokens, token_strs=strings)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eyas.serve.api import ApiSettings, failures
+from eyas.serve.api import ApiSettings, Limits, failures
 from eyas.serve.api.failures import ErrorBody, ErrorDetail
 from support.http_rig import Rig, serving
 
@@ -69,3 +69,12 @@ def test_of_several_keys_each_is_a_client_of_its_own():
         clients = [ask.client for ask in rig.engine.asks]
     assert clients[0] != clients[1] == clients[2]
     assert not any("one" in client or "two" in client for client in clients)
+
+
+@pytest.mark.parametrize("body", [{"prompt": "a " * 60}, {"messages": [{"role": "user", "content": "a " * 60}]}])
+def test_a_text_to_tokenize_has_a_length(body: dict) -> None:
+    with serving(limits=Limits(tokenize_chars=100)) as rig, rig.http() as http:
+        refused = http.post("/tokenize", json=body)
+        fits = http.post("/tokenize", json={"prompt": "a " * 50})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "request.limit")
+    assert fits.status_code == 200
