@@ -38,6 +38,8 @@ class Extras:
     """Higher goes first."""
     client: str = ""
     """Clients of one priority take turns."""
+    user: str = ""
+    """A client's users take turns in its place."""
     adaptive: bool = True
     """Whether a controller may propose less than is asked."""
 

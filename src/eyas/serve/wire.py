@@ -42,6 +42,8 @@ class Ask(Struct, frozen=True, tag=True):
     """Higher goes first."""
     client: str = ""
     """Whose request it is; clients of one priority take turns."""
+    user: str = ""
+    """Of the client's users; they take turns in its place."""
 
 
 class Drop(Struct, frozen=True, tag=True):

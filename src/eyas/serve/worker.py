@@ -152,8 +152,8 @@ class Worker:
             )
         silent = silent_tokens(ask, sampling, self._ends)
         text = TextStream(self.session.tokenizer, ask.stop, ask.include_stop, ask.skip_special_tokens, silent)
-        client = ask.client if self.settings.by_priority else ""
-        extras = Extras(text, grammar, ask.top_logprobs, ask.priority, client, ask.adaptive)
+        client, user = (ask.client, ask.user) if self.settings.by_priority else ("", "")
+        extras = Extras(text, grammar, ask.top_logprobs, ask.priority, client, user, ask.adaptive)
         request = self.engine.submit(ask.prompt, sampling, self._speculation(ask), extras)
         return Answering(ask, request, text, grammar, self._text_of, self._ends)
 

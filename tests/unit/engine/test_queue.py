@@ -3,12 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.config import SamplingSettings
-from eyas.engine.queue import MOST_CLIENTS, FairQueue
+from eyas.engine.queue import MOST_NAMES, FairQueue
 from eyas.engine.request import Extras, Request
 
 
-def request(client: str = "", priority: int = 0, prompt: int = 10, answer: int = 10) -> Request:
-    extras = Extras(client=client, priority=priority)
+def request(client: str = "", priority: int = 0, prompt: int = 10, answer: int = 10, user: str = "") -> Request:
+    extras = Extras(client=client, priority=priority, user=user)
     return Request(tuple(range(prompt)), SamplingSettings(), None, answer, frozenset(), extras)
 
 
@@ -21,7 +21,7 @@ def test_first_come_first_served_for_one_client() -> None:
     requests = [request(prompt=n) for n in (5, 1, 9)]
     for r in requests:
         queue.push(r)
-    assert list(queue) == requests
+    assert set(queue) == set(requests)
     assert queue.peek() is requests[0]
     assert drain(queue) == requests
     assert queue.peek() is None
@@ -87,18 +87,56 @@ def test_what_was_removed_far_behind_is_not_kept() -> None:
         queue.push(gone)
         queue.remove(gone)
     assert len(queue) == 1
-    assert len(queue._heap) < 5
-    assert not queue._gone
+    assert len(queue._places) < 5
+    assert sum(len(users.heap) for users in queue._users.values()) == 1
 
 
 def test_of_clients_without_end_few_are_known_while_one_waits() -> None:
     queue = FairQueue()
     queue.push(request("first"))
-    for number in range(3 * MOST_CLIENTS):
+    for number in range(3 * MOST_NAMES):
         queue.push(request(f"{number}"))
         queue.pop()
     assert len(queue) == 1
-    assert len(queue._through) <= 2 * MOST_CLIENTS
+    assert len(queue._tags.through) <= 2 * MOST_NAMES
+    assert len(queue._users) <= 2 * MOST_NAMES
+
+
+def test_a_client_gains_nothing_by_naming_many_users() -> None:
+    queue = FairQueue()
+    for number in range(20):
+        queue.push(request("crowd", user=f"{number}"))
+    modest = [request("modest", user="me") for _ in range(3)]
+    for r in modest:
+        queue.push(r)
+    order = drain(queue)
+    assert [order.index(r) for r in modest] == [1, 3, 5]
+
+
+def test_the_users_of_a_client_take_turns_in_its_place() -> None:
+    queue = FairQueue()
+    greedy = [request("shop", user="greedy") for _ in range(5)]
+    for r in greedy:
+        queue.push(r)
+    late = request("shop", user="modest")
+    queue.push(late)
+    other = request("other")
+    queue.push(other)
+    order = drain(queue)
+    assert order.index(other) == 1
+    assert order.index(late) == 2
+
+
+def test_who_comes_in_new_names_again_and_again_does_not_starve_one_that_waits() -> None:
+    queue = FairQueue()
+    waits = [request("one") for _ in range(2)]
+    for r in waits:
+        queue.push(r)
+    served = []
+    for number in range(40):
+        queue.push(request("crowd", user=f"{number}"))
+        served.append(queue.pop())
+    assert served.index(waits[1]) < 6
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), min_size=1, max_size=40))

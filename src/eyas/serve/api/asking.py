@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ class Wanted:
     grammar: Grammar | None
     top_logprobs: int | None
     client: str
+    user: str
 
 
 def wanted(
@@ -68,7 +68,8 @@ def wanted(
         _stops(body, limits),
         grammar,
         logprobs,
-        _client(request, body.user),
+        _client(request),
+        body.user or "",
     )
 
 
@@ -102,6 +103,7 @@ def asks(
                     skip_special_tokens=not special,
                     priority=body.priority,
                     client=wanted.client,
+                    user=wanted.user,
                 )
             )
     return found
@@ -197,12 +199,11 @@ def _speculation(given: Speculation | bool | None, own: Mapping[str, Any] | None
     return settings.model_dump_json()
 
 
-def _client(request: Request, user: str | None) -> str:
+def _client(request: Request) -> str:
     """Who takes turns with others: the key where there are several, for one address may be many clients'."""
     number = getattr(request.state, KEY_NUMBER, None)
     host = request.client.host if request.client else ""
-    who = host if number is None else f"key {number}"
-    return json.dumps([who, user]) if user else who
+    return host if number is None else f"key {number}"
 
 
 def _many(field: str, number: int, most: int) -> EyasError:
