@@ -11,6 +11,8 @@ from transformers import PreTrainedTokenizerBase
 _HALF = "\ufffd"
 _MOST_HALVES = 3
 """A character has four bytes at most: of that many wrong ones the first is no beginning of a character any more."""
+_LONGEST_WINDOW, _SHORT_WINDOW = 64, 16
+"""Tokens: each look decodes the whole window, which must not grow with the answer."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,18 @@ class _Characters:
             del self._window[: self._last]
             self._last = len(self._window)
             self._given = len(self._text())
+        elif len(self._window) > _LONGEST_WINDOW:
+            self._shorten(text[self._given :])
         return new
+
+    def _shorten(self, held: str) -> None:
+        """Of a window that never comes to a whole character (bytes that are none, tokens without text), its end."""
+        window, self._window = self._window, self._window[-_SHORT_WINDOW:]
+        text = self._text()
+        if text.endswith(held):
+            self._last, self._given = 0, len(text) - len(held)
+        else:
+            self._window = window
 
     def end(self) -> str:
         """The rest, broken characters and all."""

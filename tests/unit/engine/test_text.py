@@ -120,6 +120,22 @@ def test_wrong_bytes_are_not_held_back_for_ever():
     assert "".join(texts) + stream.end() == TOKENIZER.decode([byte] * 20)
 
 
+@given(st.lists(st.integers(0, 255), min_size=100, max_size=260), st.integers(0, 3))
+@settings(max_examples=25, deadline=None)
+def test_what_never_comes_to_a_whole_character_is_looked_at_in_short_windows(choice, kind):
+    first = TOKENIZER.decode(ids("🦊")[:1])
+    assert first == "\ufffd"
+    broken = ids("🦊")[: 1 + kind % 3]
+    tokens = [broken[number % len(broken)] for number in choice]
+    stream, widest = TextStream(TOKENIZER), 0
+    texts = []
+    for token in tokens:
+        texts += stream.feed([token]).texts
+        widest = max(widest, len(stream._characters._window))
+    assert widest <= 80
+    assert "".join(texts) + stream.end() == TOKENIZER.decode(tokens)
+
+
 def test_a_stop_string_over_a_half_character_is_found_in_its_own_token():
     after = ids("stop🦊")
     stream = TextStream(TOKENIZER, ["stop"])
