@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from eyas.errors import EyasError
+from eyas.serve.frames import framed
 from eyas.serve.process import EngineProcess
 from eyas.testing import load_tiny_draft, load_tiny_target, tiny_pair
 from support.engine_processes import ask, running, text_of, tiny_settings, whole
@@ -74,6 +75,22 @@ def test_it_ends_when_its_parent_is_gone() -> None:
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, "the engine's process outlives its parent"
         time.sleep(0.05)
+
+
+def test_it_ends_when_its_parent_is_gone_while_it_still_loads(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        os.mkfifo(tmp_path / name)
+    settings = tiny_settings().model_copy(update={"target": tmp_path, "tokenizer": tmp_path})
+    command = [sys.executable, "-P", "-m", "eyas.serve.worker"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert child.stdin is not None
+    child.stdin.write(framed(settings.model_dump_json().encode()))
+    # Nobody ever writes into what it reads; the end of its stdin is all that it can notice.
+    child.stdin.close()
+    try:
+        assert child.wait(120) == 0
+    finally:
+        child.kill()
 
 
 def test_a_draft_whose_contract_says_otherwise_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -240,10 +240,11 @@ def main() -> int:
     settings = EngineSettings.model_validate_json(first)
     try:
         with shared_ranks(settings) as ranks:
-            session = open_engine_session(settings, ranks)
             inbox = OwnInbox() if ranks is None else SharedInbox(ranks)
-            worker = Worker(session, settings, inbox, send, ranks)
+            # From the first, so that an end of the parent is noticed while the model is loaded.
             threading.Thread(target=_listen, args=(incoming, inbox), daemon=True).start()
+            session = open_engine_session(settings, ranks)
+            worker = Worker(session, settings, inbox, send, ranks)
             send([ready_of(session, worker.engine, settings)])
             worker.run()
     except EyasError as error:
