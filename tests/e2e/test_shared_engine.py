@@ -66,16 +66,17 @@ def test_two_ranks_answer_as_one_process_does_and_end_together() -> None:
 @pytest.mark.slow
 def test_a_rank_that_is_killed_takes_the_engine_with_it_and_both_come_back() -> None:
     async def story() -> None:
-        process = EngineProcess(tiny_settings(tp_size=2), Care(first_delay=0.01))
+        said: list[str] = []
+        process = EngineProcess(tiny_settings(tp_size=2), Care(first_delay=0.01), said.append)
         async with running(process):
             before = text_of(await whole(process, ask("before", 2, LENGTH)))
             pieces = process.answer(ask("killed", 2, 400))
             await anext(pieces)
             (other,) = others_of(process)
             os.kill(other.pid, signal.SIGKILL)
-            with pytest.raises(EyasError, match="lost the others") as caught:
+            with pytest.raises(EyasError, match=r"engine\.died"):
                 _ = [piece async for piece in pieces]
-            assert caught.value.code == "engine.died"
+            assert any("lost the others" in line for line in said), "why is for who runs the server"
             while process.ready is None:
                 await asyncio.sleep(0.05)
             assert process.restarts == 1

@@ -157,7 +157,9 @@ def test_the_template_is_told_whether_to_think(session: Session) -> None:
     for thinking, seen in ("on", "<think>"), ("off", "<think></think>"):
         source = OwnEngine(thinker, {}, RegenSettings(thinking=thinking))
         source.submit(Ask("c", (user(),), (), 0.0, 0, thinking == "on"))
-        text = thinker.tokenizer.decode(list(source.engine.waiting[0].prompt))
+        first = source.engine.waiting.peek()
+        assert first is not None
+        text = thinker.tokenizer.decode(list(first.prompt))
         assert text.endswith(f"assistant\n{seen}")
         source.close()
         assert not source.engine.waiting

@@ -149,14 +149,16 @@ ASKED = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(ASKED, min_size=1, max_size=8), st.integers(0, 2), st.sampled_from([5, 64]))
 def test_whatever_comes_every_text_is_plain_decodings(asked: list[tuple], size: int, budget: int) -> None:
     target = random_target(5, vocab=VOCAB, layers=2)
     slots = (120, 200, 2000)[size]
     engine = Engine(target, random_draft(target, seed=1), num_slots=slots, prefill_tokens=budget, max_running=5)
     requests: dict[int, Request] = {}
-    for step in range(400):
+    step = 0
+    while step <= 50 or engine.running or engine.waiting:
+        assert step < 1000, "it comes to an end"
         for i, (which, length, limit, how, priority, at, gone) in enumerate(asked):
             if at == step:
                 sampling = SamplingSettings(max_new_tokens=limit)
@@ -166,8 +168,7 @@ def test_whatever_comes_every_text_is_plain_decodings(asked: list[tuple], size: 
                 engine.abort(requests[i])
         engine.step()
         engine.check_integrity()
-    assert not engine.running
-    assert not engine.waiting
+        step += 1
     for request in requests.values():
         truth = plain_answers(target, [request.prompt], [request.sampling])[0]
         assert request.answer == (truth[: len(request.answer)] if request.finished == "abort" else truth)

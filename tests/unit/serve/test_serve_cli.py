@@ -78,7 +78,6 @@ def test_a_file_of_settings_and_flags_over_it(tmp_path: Path) -> None:
         (("--speculative-config={}",), "flags.unsupported", "--speculative-config"),
         (("--prot", "5"), "flags.unknown", "--port"),
         (("somewhere",), "flags.unknown", "somewhere"),
-        (("--tp-size", "2"), "flags.unsupported", "--tp-size 2"),
         (("--speculative-num-steps", "1", "--speculative-num-draft-tokens", "16"), "flags.contradiction", "16"),
     ],
 )
