@@ -73,7 +73,11 @@ def _wrong_fields() -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
     yield "a contradiction", ("flags.contradiction",), {"speculation": {"num_steps": 2, "num_draft_tokens": 9}}
     yield "a tool that is none", ("request.field",), {"tool_choice": "required"}
     yield "prompt too long", ("request.too-long",), {"messages": [{"role": "user", "content": "word " * 100_000}]}
-    yield "more than the cache", ("engine.cache-full",), {"max_tokens": 1 << 20, "ignore_eos": True}
+    yield (
+        "more than the cache or the context",
+        ("engine.cache-full", "request.too-long"),
+        {"max_tokens": 1 << 20, "ignore_eos": True},
+    )
 
 
 def _wrong_texts() -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:

@@ -120,7 +120,7 @@ def num_choices(body: ChatBody | CompletionBody, prompts: int, limits: Limits) -
 
 
 def room_of(prompt: Sequence[int], asked: int | None, default: int | None, ready: Ready, longest: int) -> int:
-    """Tokens that the answer may have: what is asked for, or all that the context leaves if that is less.
+    """Tokens that the answer may have: what is asked for; if nothing is, ``default`` or all that the context leaves.
 
     Raises ``request.empty``, ``request.too-long``, ``request.field``.
     """
@@ -134,8 +134,12 @@ def room_of(prompt: Sequence[int], asked: int | None, default: int | None, ready
         cause = f"prompt names token {foreign}, and the vocabulary has {ready.vocab_size}"
         raise FieldError("request.field", "prompt", cause, "tokenise it with /tokenize")
     left = min(ready.context - len(prompt), MOST_NEW_TOKENS)
-    wanted = default if asked is None else asked
-    return left if wanted is None else min(wanted, left)
+    if asked is not None and asked > left:
+        cause = f"max_tokens is {asked}, and after {len(prompt)} tokens of the prompt the context leaves {left}"
+        raise FieldError("request.too-long", "max_tokens", cause, f"ask for at most {left}, or leave max_tokens out")
+    if asked is not None:
+        return asked
+    return left if default is None else min(default, left)
 
 
 def _sampling(

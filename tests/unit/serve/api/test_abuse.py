@@ -78,3 +78,13 @@ def test_a_text_to_tokenize_has_a_length(body: dict) -> None:
         fits = http.post("/tokenize", json={"prompt": "a " * 50})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "request.limit")
     assert fits.status_code == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_more_than_the_context_leaves_is_refused_and_not_cut(path: str) -> None:
+    body = {"messages": MESSAGES} if path == CHAT else {"prompt": "x"}
+    with serving() as rig:
+        status, error = post(rig, {**body, "max_tokens": 1 << 20}, path)
+        assert (status, error.code, error.param) == (400, "request.too-long", "max_tokens")
+        assert rig.engine.asks == []
+        assert rig.client.post(path, json=body).status_code == 200
