@@ -72,7 +72,7 @@ class Request:
     """Per answer token, if they were asked for."""
     finished: FinishReason | None = None
     drafted: bool | None = None
-    """Whether a draft reads along; None: not decided yet."""
+    """Whether a draft reads its prompt; None: not decided yet. Later its state says whether one still reads along."""
     preemptions: int = 0
     """How often it gave its slots up to others."""
 
