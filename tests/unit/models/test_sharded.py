@@ -160,7 +160,7 @@ def test_no_rank_outlives_another(tmp_path: Path, gone: int, end: str, patience:
             time.sleep(0.05)
         processes[gone].send_signal(getattr(signal, end))
         _, said = processes[1 - gone].communicate(timeout=100)
-        assert processes[1 - gone].returncode == 3
+        assert processes[1 - gone].returncode == 3, said
         assert "engine.died" in said
     finally:
         for process in processes:
