@@ -53,12 +53,15 @@ class Load:
     temperature: float = 0.0
     useless: bool = False
     long: bool = False
+    series: int = 1
+    """Batches of a turn, one after the other."""
 
 
 CODE, CHAT = "prompts:humaneval", "prompts:mt-bench"
 LOADS = (
     Load("code, batch 1", 1, (CODE,)),
     Load("chat, batch 1", 1, (CHAT,)),
+    Load("mixed, batch 1", 1, (CODE, CHAT), series=2),
     Load("code, batch 8", 8, (CODE,)),
     Load("chat, batch 8", 8, (CHAT,)),
     Load("mixed, batch 8", 8, (CODE, CHAT)),
@@ -95,12 +98,13 @@ class Bench:
         self.max_steps, self.tokens = max_steps, tokens
         self.costs: dict[int, CostTable] = {}
 
-    def prompts(self, load: Load, turn: int) -> list[list[int]]:
-        """Other prompts each turn, the same for all variants of it."""
+    def prompts(self, load: Load, number: int) -> list[list[int]]:
+        """Of one batch; the same for all variants."""
         texts = [load_prompts(name, cache_root()) for name in load.sets]
         ids = []
         for i in range(load.width):
-            n, several = turn * load.width + i, texts[i % len(texts)]
+            n = number * load.width + i
+            several = texts[n % len(texts)]
             chosen = [several[(7 * n + j) % len(several)].user_turns[0] for j in range(24 if load.long else 1)]
             encoded = self.session.encode_chat([("user", "\n\n".join(chosen))])
             ids.append(encoded[-LONG_PROMPT:] if load.long else encoded[-400:])
@@ -157,6 +161,15 @@ def made(requests: Sequence[Request]) -> int:
     return sum(len(request.answer) for request in requests)
 
 
+def together(runs: Sequence[Run]) -> Run:
+    """Of one variant, one after the other."""
+    if len(runs) == 1:
+        return runs[0]
+    tokens, wall, processor, prompts = (sum(column) for column in list(zip(*runs, strict=True))[:4])
+    mean_k, accept_length = (statistics.mean(column) for column in list(zip(*runs, strict=True))[4:])
+    return Run(int(tokens), wall, processor, prompts, mean_k, accept_length)
+
+
 def measure(bench: Bench, load: Load, turns: int) -> dict[str, Any]:
     """All variants of a load, taking turns; the controller goes on from turn to turn, as in a server."""
     controller = Controller(bench.costs_for(load.width), bench.max_steps, bench.expected)
@@ -164,11 +177,12 @@ def measure(bench: Bench, load: Load, turns: int) -> dict[str, Any]:
     variants[ADAPTIVE] = bench.max_steps
     runs: dict[str, list[Run]] = {name: [] for name in variants}
     for turn in range(turns):
-        prompts = bench.prompts(load, turn)
+        batches = [bench.prompts(load, turn * load.series + i) for i in range(load.series)]
         names = list(variants)
         # Who goes first changes, so that no variant always follows the same one.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            runs[name].append(bench.play(load, prompts, variants[name], controller if name == ADAPTIVE else None))
+            chooser = controller if name == ADAPTIVE else None
+            runs[name].append(together([bench.play(load, prompts, variants[name], chooser) for prompts in batches]))
     return summary(runs) | {"controller": controller.to_json()}
 
 

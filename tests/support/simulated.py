@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import accumulate, cycle
+from operator import mul
+from typing import NamedTuple
 
 from eyas.config import SpeculativeSettings
 from eyas.metrics import Round
+from eyas.speculate.confidence import SureChain, bin_of
 from eyas.speculate.costs import CostModel, CostTable, Curve
 from eyas.speculate.policy import Controller, Prospect, shape_of
 
@@ -38,15 +41,38 @@ class Text:
     then: Sequence[float] = ()
     made: int = 1
     absorbed: int = 0
+    spread: bool = False
+    """Whether a draft is surer of one token than of another, and its chain ends where it is unsure."""
 
-    def accepts(self, K: int, dice: random.Random) -> int:
+    def chances(self, dice: random.Random) -> list[float]:
+        """Of each draft of a round, which its draft knows: spread around the conditionals."""
         late = self.switch is not None and self.made > self.switch
-        accepted = 0
-        for chance in (self.then if late else self.conditional)[:K]:
-            if dice.random() >= chance:
+        means = self.then if late else self.conditional
+        return [dice.betavariate(2 * mean, 2 * (1 - mean)) for mean in means] if self.spread else list(means)
+
+
+class Drafted(NamedTuple):
+    """A chain: drafts verified, drafts computed and not verified, and the paths' probabilities if it was a sure one."""
+
+    kept: int
+    dropped: int = 0
+    paths: Sequence[float] | None = None
+
+    @classmethod
+    def sure(cls, chain: SureChain, chances: Sequence[float]) -> Drafted:
+        paths: list[float] = []
+        for path in accumulate(chances[: chain.num_steps], mul):
+            paths.append(path)
+            if bin_of(path) < chain.keep:
+                return cls(len(paths) - 1, 1, paths)
+            if bin_of(path) < chain.extend:
                 break
-            accepted += 1
-        return accepted
+        return cls(len(paths), 0, paths)
+
+
+def accepted_of(chances: Sequence[float], dice: random.Random) -> int:
+    """Drafts until the first that is refused."""
+    return next((i for i, chance in enumerate(chances) if dice.random() >= chance), len(chances))
 
 
 @dataclass
@@ -73,28 +99,39 @@ class Load:
                 running[number] = replace(next(waiting))
                 number += 1
             prospects = [
-                Prospect(key, t.prompt + t.made - 1, t.prompt + t.made - 1 - t.absorbed, t.length - t.made, asked)
+                Prospect(key, (n := t.prompt + t.made - 1), n - t.absorbed, t.length - t.made, asked, sure=t.spread)
                 for key, t in running.items()
             ]
             if isinstance(controller, int):
                 steps = [min(controller, p.remaining - 1) for p in prospects]
             else:
                 steps = controller.choose(prospects)
-            shape = shape_of(prospects, steps)
+            chances = [t.chances(dice) for t in running.values()]
+            drafted = [
+                Drafted.sure(controller.sure_chain(p), its)
+                if K and p.sure and isinstance(controller, Controller)
+                else Drafted(K)
+                for p, K, its in zip(prospects, steps, chances, strict=True)
+            ]
+            dropped = [d.dropped for d in drafted]
+            steps = [d.kept + d.dropped for d in drafted]
+            shape = shape_of(prospects, steps, dropped=dropped)
             true_seconds = costs.seconds(shape)
             seconds += true_seconds
             if isinstance(controller, Controller):
                 controller.observe(shape, true_seconds * self.noise(dice))
                 self.chosen.append(steps)
-            for key, K in zip(list(running), steps, strict=True):
+            for key, its, (kept, less, paths) in zip(list(running), chances, drafted, strict=True):
                 text = running[key]
-                if K:
+                if kept + less:
                     text.absorbed = text.prompt + text.made - 1
-                accepted = text.accepts(K, dice)
+                accepted = accepted_of(its[:kept], dice)
                 text.made += accepted + 1
                 tokens += accepted + 1
-                if isinstance(controller, Controller):
-                    controller.note(key, [Round(accepted, K)])
+                if isinstance(controller, Controller) and paths is not None:
+                    controller.note_sure(key, False, Round(accepted, kept), paths)
+                elif isinstance(controller, Controller):
+                    controller.note(key, [Round(accepted, kept)])
                 if text.made >= text.length:
                     del running[key]
                     if isinstance(controller, Controller):

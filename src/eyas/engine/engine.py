@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from eyas.config import TOPK_FLAG, SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel
 from eyas.engine.choosing import Chooser
+from eyas.engine.costs import step_clock
 from eyas.engine.counters import Counters
 from eyas.engine.queue import FairQueue
 from eyas.engine.request import NO_EXTRAS, Extras, Request
@@ -55,6 +55,7 @@ class Engine:
         along = (lambda request, running: self.chooser.reads_along(request, running)) if self.proposer.taps else None
         self.scheduler = Scheduler(num_slots, max_running, prefix_cache, along)
         self.counters = Counters()
+        self._now = step_clock(target)
 
     @property
     def waiting(self) -> FairQueue:
@@ -118,9 +119,9 @@ class Engine:
             return []
         states = [request.state for request in reads if request.state is not None]
         settings = [chosen.get(request) for request in reads]
-        start = time.perf_counter()
+        start = self._now()
         outcomes = speculative_round(self.target, self.cache, self.proposer, states, settings, list(reads.values()))
-        self.chooser.observe(chosen, reads, outcomes, time.perf_counter() - start)
+        self.chooser.observe(chosen, reads, outcomes, self._now() - start)
         for (request, read), outcome in zip(reads.items(), outcomes, strict=True):
             self._note(request, read, outcome, chosen.get(request))
         done = [request for request in reads if request.finished]
@@ -175,7 +176,7 @@ class Engine:
             self.scheduler.keep_prompt(request)
         elif outcome is not None:
             request.note(outcome)
-            self.chooser.note(request, chosen)
+            self.chooser.note(request, chosen, outcome)
         self.counters.note(request, read, outcome)
 
     def _retire(self, request: Request) -> None:

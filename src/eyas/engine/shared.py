@@ -20,12 +20,15 @@ from eyas.errors import EyasError
 from eyas.kernels import KVCache
 from eyas.models.ranks import Ranks
 from eyas.models.target import Target
+from eyas.speculate.confidence import SureChain, sure_chain
 from eyas.speculate.costs import CostTable
 from eyas.speculate.policy import Controller
 from eyas.speculate.propose import Proposer
 
 KINDS = ("verify", "draft")
 """Of scenes."""
+NUMBERS = 7
+"""That say what one request proposes."""
 
 
 class SharedChooser(Chooser):
@@ -50,8 +53,8 @@ class SharedChooser(Chooser):
         if here != there:
             cause = f"rank {self.ranks.rank} came to another step than the first one"
             raise EyasError("engine.died", cause, "report it, with the versions in /server_info")
-        each = np.reshape(numbers, (-1, 4)).tolist()
-        return {request: _settings_of(*four) for request, four in zip(decoding, each, strict=True)}
+        each = np.reshape(numbers, (-1, NUMBERS)).tolist()
+        return {request: _settings_of(*its) for request, its in zip(decoding, each, strict=True)}
 
     def reads_along(self, request: Request, running: int) -> bool:
         """As a :class:`Chooser`, the same on every rank."""
@@ -89,18 +92,24 @@ def _fingerprint(decoding: Sequence[Request], other_rows: int) -> int:
     return zlib.crc32(np.asarray([other_rows, *(number for end in ends for number in end)], np.int64).tobytes())
 
 
-def _numbers_of(settings: SpeculativeSettings | None) -> tuple[int, int, int, int]:
-    """num_steps (0: plain decoding), eagle_topk, num_draft_tokens, whether probabilistic."""
+def _numbers_of(settings: SpeculativeSettings | None) -> tuple[int, ...]:
+    """num_steps (0: plain decoding), eagle_topk, num_draft_tokens, whether probabilistic; a sure chain's bins, and
+    whether it is one."""
     if settings is None:
-        return 0, 0, 0, 0
+        return (0,) * NUMBERS
     probabilistic = settings.draft_sampling == "probabilistic"
-    return settings.num_steps, settings.eagle_topk, settings.num_draft_tokens, int(probabilistic)
+    sure = (settings.keep, settings.extend, 1) if isinstance(settings, SureChain) else (0, 0, 0)
+    return settings.num_steps, settings.eagle_topk, settings.num_draft_tokens, int(probabilistic), *sure
 
 
 @cache
-def _settings_of(num_steps: int, topk: int, num_draft_tokens: int, probabilistic: int) -> SpeculativeSettings | None:
+def _settings_of(
+    num_steps: int, topk: int, num_draft_tokens: int, probabilistic: int, keep: int, extend: int, sure: int
+) -> SpeculativeSettings | None:
     if num_steps == 0:
         return None
+    if sure:
+        return sure_chain(num_steps, keep, extend)
     return SpeculativeSettings(
         num_steps=num_steps,
         eagle_topk=topk,

@@ -169,3 +169,18 @@ def alone(offers: Offers, costs: CostModel, other_rows: int, rate: float | None)
         tokens += gains[level]
         draft += table.step.of(1) + draft_attend if level else 0.0
         level += 1
+
+
+def draft_prices(offers: Offers, choice: Choice, costs: CostModel, other_rows: int) -> tuple[float, float]:
+    """What one row more to verify and one draft step more cost beside this choice, in tokens that the time would
+    bring."""
+    table, B, rate = costs.table, len(offers.rows), choice.tokens / choice.seconds
+    context, sure = float(offers.contexts.mean()), B + offers.plain + other_rows
+    rows = sure + int((choice.levels * offers.rows).sum())
+    # A request more or less changes little; the slope between single rows is the table's noise.
+    low, high = max(rows - B // 2 - 1, sure), rows + B // 2 + 1
+    verify = costs.verify_upto(high)
+    row = float(verify[high] - verify[low]) / (high - low) + context * table.attend * costs.attend_factor
+    proposing = max(int((choice.levels > 0).sum()), 1)
+    step = (table.step.of(proposing) / proposing + context * table.draft_attend) * costs.draft_factor
+    return rate * row, rate * step

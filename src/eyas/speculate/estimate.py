@@ -9,9 +9,10 @@ for any mix of K, because position i is seen exactly when i − 1 drafts were ac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from eyas.metrics import Round
+from eyas.speculate.confidence import Sureness
 
 MEMORY = 0.98
 """What an observation keeps of its weight at the next one: about 50 rounds count."""
@@ -47,11 +48,14 @@ def conditionals_of(survival: Sequence[float]) -> list[float]:
     return conditionals
 
 
-def seen_positions(finished: Round) -> Iterator[tuple[int, bool]]:
-    """(i − 1, whether draft i was accepted) for the positions that a round tells of; a cut one tells of none."""
+def seen_positions(finished: Round, believed: float | None = None) -> Iterator[tuple[int, float]]:
+    """(i − 1, whether draft i was accepted) for the positions that a round tells of; a cut one tells of none.
+    ``believed``: the chance of the draft after the last proposed one."""
     if not finished.cut:
         for i in range(min(finished.accepted + 1, finished.longest)):
-            yield i, finished.accepted > i
+            yield i, float(finished.accepted > i)
+        if believed is not None and finished.accepted == finished.longest:
+            yield finished.longest, believed
 
 
 class ClassAverage:
@@ -71,10 +75,10 @@ class ClassAverage:
         """Of draft i + 1."""
         return self._hits[i] / self._tries[i]
 
-    def add(self, finished: Round, weight: float) -> None:
-        """Count a round."""
+    def add(self, seen: Iterable[tuple[int, float]], weight: float) -> None:
+        """Count a round by its :func:`seen_positions`."""
         keep = 1 - (1 - CLASS_MEMORY) * weight
-        for i, accepted in seen_positions(finished):
+        for i, accepted in seen:
             self._tries[i] = self._tries[i] * keep + weight
             self._hits[i] = self._hits[i] * keep + weight * accepted
         self.seen += weight
@@ -89,6 +93,8 @@ class Estimate:
         self._hits = [0.0] * max_steps
         self._rounds = self._idle = self._clock = 0
         self._seen_at = [0] * max_steps
+        self.sureness = Sureness()
+        """Of its first drafts."""
         self._refresh()
 
     @property
@@ -96,22 +102,24 @@ class Estimate:
         """survival_i for i = 1 … max_steps, if so many were proposed."""
         return self._survival
 
-    def add(self, finished: Round) -> None:
-        """Learn from a round, and let the class learn."""
+    def add(self, finished: Round, believed: float | None = None) -> None:
+        """Learn from a round, and let the class learn. ``believed``: the chance of the next draft, which was computed
+        and then thought not worth proposing."""
         self._clock += 1
-        if finished.longest == 0:
+        if finished.longest == 0 and believed is None:
             self._idle += 1
             if self._idle == REFRESH_ROUNDS:
                 self._fade()
                 self._refresh()
             return
         self._fade()
-        for i, accepted in seen_positions(finished):
+        seen = list(seen_positions(finished, believed))
+        for i, accepted in seen:
             self._tries[i] = self._tries[i] * MEMORY + 1
             self._hits[i] = self._hits[i] * MEMORY + accepted
             self._seen_at[i] = self._clock
         if not finished.cut:
-            self.average.add(finished, FIRST_ROUNDS / max(self._rounds, FIRST_ROUNDS))
+            self.average.add(seen, FIRST_ROUNDS / max(self._rounds, FIRST_ROUNDS))
             self._rounds += 1
         self._refresh()
 

@@ -17,7 +17,8 @@ import numpy as np
 from eyas.config import SpeculativeSettings
 from eyas.contract import Contract
 from eyas.metrics import Round
-from eyas.speculate.allocate import Choice, Offers, allocate
+from eyas.speculate.allocate import Choice, Offers, allocate, draft_prices
+from eyas.speculate.confidence import Confidence, SureChain
 from eyas.speculate.costs import CostModel, CostTable, StepShape
 from eyas.speculate.estimate import ClassAverage, Estimate
 from eyas.speculate.trials import Trials
@@ -48,6 +49,8 @@ class Prospect(NamedTuple):
     """The most that may be proposed: a chain of up to ``num_steps``, or just this tree."""
     sampled: bool = False
     """True unless greedy."""
+    sure: bool = False
+    """Its chain may end where the draft is unsure: it proposes :meth:`Controller.sure_chain`, not K."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Controller:
         self.forecast: Forecast | None = None
         self._expected = dict(expected or {})
         self._classes: dict[tuple[bool, bool], ClassAverage] = {}
+        self._confidence: dict[bool, Confidence] = {}
+        self._prices = (0.0, 0.0)
         self._estimates: dict[Hashable, Estimate] = {}
         self._trials = Trials(self.costs)
         self._not_along = 0
@@ -88,6 +93,7 @@ class Controller:
         self.forecast = Forecast(
             choice.tokens / (choice.seconds * speed), choice.plain_tokens / (choice.plain_seconds * speed)
         )
+        self._prices = draft_prices(offers, choice, self.costs, other_rows)
         self._trials.earn(choice.seconds)
         levels = choice.levels.tolist()
         if not other_rows:
@@ -108,6 +114,12 @@ class Controller:
         self._not_along += 1
         return self._not_along % ALONG_ANYWAY == 0
 
+    def sure_chain(self, prospect: Prospect) -> SureChain:
+        """Instead of K, for a request that has just been chosen to propose: as long as the draft is sure enough of its
+        tokens for what they cost in this step."""
+        most = max(min(prospect.asked.num_steps, prospect.remaining - 1), 1)
+        return self._confidence_of(prospect.sampled).chain(most, *self._prices)
+
     def note(self, key: Hashable, rounds: Iterable[Round]) -> None:
         """What the rounds of this request gave since it was last chosen for; those with K = 0 too."""
         estimate = self._estimates.get(key)
@@ -115,6 +127,19 @@ class Controller:
         for finished in rounds:
             estimate.add(finished)
             self._trials.settle(key, finished)
+
+    def note_sure(self, key: Hashable, sampled: bool, finished: Round, paths: Sequence[float]) -> None:
+        """The same of a round with a sure chain; ``paths``: the probability of each path that the draft computed."""
+        confidence, believed = self._confidence_of(sampled), None
+        if not finished.cut:
+            confidence.add(paths, finished.proposed, finished.accepted)
+        if len(paths) > finished.proposed:
+            before = confidence.accepted(paths[-2]) if len(paths) > 1 else 1.0
+            believed = min(confidence.accepted(paths[-1]) / before, 1.0)
+        estimate = self._estimates[key]
+        estimate.sureness.add(paths[0])
+        estimate.add(finished, believed)
+        self._trials.settle(key, finished)
 
     def forget(self, key: Hashable) -> None:
         """The request has ended."""
@@ -126,7 +151,8 @@ class Controller:
         self.costs.observe(shape, seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """What it knows, for /server_info: the table, the corrections, the conditionals of each class."""
+        """What it knows, for /server_info: the table, the corrections, the conditionals of each class, and how often
+        its paths are accepted by the draft's probability."""
         return {
             "costs": self.costs.table.to_json(),
             "corrections": self.costs.to_json(),
@@ -135,6 +161,10 @@ class Controller:
                     round(average.conditional(i), 3) for i in range(self.max_steps)
                 ]
                 for (sampled, tree), average in self._classes.items()
+            },
+            "confidence": {
+                "sampled" if sampled else "greedy": confidence.to_json()
+                for sampled, confidence in self._confidence.items()
             },
         }
 
@@ -151,6 +181,9 @@ class Controller:
             expected = self._expected.get(sampled, self._expected.get(not sampled))
             self._classes[sampled, is_tree] = ClassAverage(self.max_steps, expected)
         return self._classes[sampled, is_tree]
+
+    def _confidence_of(self, sampled: bool) -> Confidence:
+        return self._confidence.setdefault(sampled, Confidence())
 
     def _with_trial(
         self, prospects: Sequence[Prospect], estimates: Sequence[Estimate], offers: Offers, choice: Choice
@@ -183,6 +216,9 @@ class Controller:
                 # A tree is one level: all or nothing.
                 gains[b, 0] = gains[b, : most[b]].sum() if most[b] > 0 else -np.inf
                 gains[b, 1:] = -np.inf
+            elif most[b] > 0 and p.sure:
+                confidence = self._confidence_of(p.sampled)
+                gains[b, 0] = confidence.worth_of_first(estimates[b].sureness, gains[b, 0], self._prices[0])
         backlog = np.array([p.backlog for p in prospects], dtype=np.float64)
         repaid = np.clip([p.remaining / 2 for p in prospects], 1, HORIZON)
         absorbed = np.minimum(backlog, RUNNING_ROWS) + np.maximum(backlog - RUNNING_ROWS, 0) / repaid
@@ -199,15 +235,19 @@ def _as_steps(prospects: Sequence[Prospect], levels: Sequence[int]) -> list[int]
 
 
 def shape_of(
-    prospects: Sequence[Prospect], steps: Sequence[int], other_rows: int = 0, other_attended: int = 0
+    prospects: Sequence[Prospect],
+    steps: Sequence[int],
+    other_rows: int = 0,
+    other_attended: int = 0,
+    dropped: Sequence[int] | None = None,
 ) -> StepShape:
     """What a step with these K runs, for :meth:`Controller.observe`. ``other_attended``: Σ over the prompt rows of the
-    committed positions before them."""
+    committed positions before them. ``dropped``: per request the drafts among its K that are not verified."""
     rows, attended, absorbed, draft_attended = other_rows + len(prospects), float(other_attended), 0, 0.0
     later = [0] * max(steps, default=0)
-    for p, K in zip(prospects, steps, strict=True):
+    for p, K, less in zip(prospects, steps, dropped or [0] * len(steps), strict=True):
         tree = p.asked if p.asked.is_tree else None
-        drafts = (tree.num_draft_tokens - 1 if tree else K) if K else 0
+        drafts = (tree.num_draft_tokens - 1 if tree else K - less) if K else 0
         rows += drafts
         attended += p.context * (drafts + 1)
         if not K:

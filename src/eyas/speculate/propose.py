@@ -5,6 +5,7 @@ EAGLE-3 (Li et al. 2025): the first step reads the target's features, each later
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -18,6 +19,7 @@ from eyas.draft.model import DraftModel, Step
 from eyas.errors import EyasError
 from eyas.kernels import KVCache, Part, Rows
 from eyas.speculate import noise
+from eyas.speculate.confidence import SureChain, bin_of
 from eyas.speculate.ngram import NgramIndex
 from eyas.speculate.sampling import process
 from eyas.speculate.state import DecodeState
@@ -29,10 +31,12 @@ ABSORB_ROWS = 512
 
 @dataclass(frozen=True)
 class Proposal:
-    """A tree to verify; ``q`` [K, V] are the draft's probabilities when its chain was drawn from them."""
+    """A tree to verify; ``q`` [K, V] are the draft's probabilities when its chain was drawn from them. ``dropped``: the
+    path probability of the draft that a :class:`SureChain` ended before."""
 
     tree: Tree
     q: Tensor | None = None
+    dropped: float | None = None
 
 
 class Proposer(Protocol):
@@ -199,7 +203,7 @@ class DraftProposer:
         best = {topk: self._best(log_q, topk) for topk in {topk for _, _, topk in choosing}}
         for sketch, rows, topk in choosing:
             values, tokens = best[topk]
-            sketch.growth = expand(sketch.growth, tokens[rows], values[rows], topk)
+            sketch.hang(tokens[rows], values[rows], topk)
 
     def _best(self, log_q: Tensor, topk: int) -> tuple[list[list[float]], list[list[int]]]:
         """Per row the highest log-probabilities, and the tokens that have them."""
@@ -236,6 +240,7 @@ class _Sketch:
     slots: dict[int, int] = field(default_factory=dict)
     """Node → the slot of its draft row, for nodes that have been drafted from."""
     q: list[Tensor] = field(default_factory=list)
+    dropped: float | None = None
 
     def __post_init__(self) -> None:
         self.growth: Growth = sprout(self.state.tokens[-1])
@@ -257,6 +262,17 @@ class _Sketch:
             node = self.growth.parents[node]
         return path[::-1]
 
+    def hang(self, tokens_Fk: list[list[int]], log_q_Fk: list[list[float]], topk: int) -> None:
+        """Expand the frontier; a sure chain ends where its last token is unlikely."""
+        before, self.growth = self.growth, expand(self.growth, tokens_Fk, log_q_Fk, topk)
+        if not isinstance(self.wanted, SureChain):
+            return
+        path = math.exp(self.growth.scores[-1]) if self.growth.frontier else 0.0
+        if bin_of(path) < self.wanted.keep:
+            self.dropped, self.growth = path, replace(before, frontier=())
+        elif bin_of(path) < self.wanted.extend:
+            self.growth = replace(self.growth, frontier=())
+
     def draw(self, logits_V: Tensor) -> None:
         """Draw the chain's next token from the draft's distribution, shaped as the target's is."""
         state, path = self.state, list(self.growth.tokens[1:])
@@ -272,7 +288,7 @@ class _Sketch:
 
     def proposal(self) -> Proposal:
         tree = rerank(self.growth, self.wanted.num_draft_tokens)
-        return Proposal(tree, torch.stack(self.q) if self.q else None)
+        return Proposal(tree, torch.stack(self.q) if self.q else None, self.dropped)
 
 
 def _root_alone(state: DecodeState) -> Proposal:

@@ -45,6 +45,8 @@ class Outcome:
     """Committed: the accepted drafts, then the target's own token; a + 1 of them."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Per committed token, where the request asks for them."""
+    dropped: float | None = None
+    """As the proposal says."""
 
     def counted(self, kept: int) -> metrics.Round:
         """As the figures count it when a stop or a limit leaves the first ``kept`` tokens."""
@@ -155,7 +157,7 @@ def decide(target: Target, hidden_RH: Tensor, turns: Sequence[Turn]) -> list[Out
         if state.top_logprobs is not None:
             rows = logits_RV[[start, *(start + node for node in path)]]
             logprobs = token_logprobs(rows, tokens, state.top_logprobs)
-        outcomes.append(Outcome(proposal.tree, tuple(path), tokens, logprobs))
+        outcomes.append(Outcome(proposal.tree, tuple(path), tokens, logprobs, proposal.dropped))
     decided = iter(outcomes)
     return [None if turn.proposal is None else next(decided) for turn in turns]
 

@@ -89,6 +89,8 @@ class Trials:
             if level >= D or not math.isfinite(offers.gains[r, level]):
                 continue
             gain = estimates[r].hopeful(level, HOPE)
+            if not level and offers.tree_rows[r] is None:
+                gain = max(gain, float(offers.gains[r, 0]))
             if offers.tree_rows[r] is not None:
                 gain *= float(offers.gains[r, 0]) / estimates[r].survival[0]
             if gain < at_least:

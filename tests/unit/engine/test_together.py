@@ -19,6 +19,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.request import Extras, Request
 from eyas.metrics import Round
 from eyas.models.llama import LlamaTarget
+from eyas.speculate.confidence import EDGES, SureChain, sure_chain
 from eyas.speculate.costs import CostTable, Curve, StepShape
 from eyas.speculate.policy import Controller, Prospect
 from rigs import assert_all_slots_returned, chain, random_draft, random_prompt, random_target, tree
@@ -48,6 +49,14 @@ class Whims(Controller):
 
     def note(self, key: Hashable, rounds: Iterable[Round]) -> None:
         assert key in self.keys
+
+    def sure_chain(self, prospect: Prospect) -> SureChain:
+        keep, extend = (self.drawn.randrange(len(EDGES) + 1) for _ in range(2))
+        return sure_chain(prospect.asked.num_steps, keep, extend)
+
+    def note_sure(self, key: Hashable, sampled: bool, finished: Round, paths: Sequence[float]) -> None:
+        assert key in self.keys
+        assert finished.proposed <= len(paths) <= finished.proposed + 1
 
     def forget(self, key: Hashable) -> None:
         self.keys.discard(key)

@@ -67,6 +67,29 @@ def test_on_a_mixed_load_no_fixed_k_is_as_fast():
         assert load.run(controller()) > best_fixed(load), width
 
 
+@pytest.mark.parametrize(
+    ("texts", "width", "gain"),
+    [((CODE,), 1, 1.0), ((CHAT,), 1, 1.015), ((CODE, CHAT), 1, 1.07), ((CODE, CHAT), 8, 1.03), ((USELESS,), 1, 0.985)],
+)
+def test_a_draft_that_knows_when_it_is_unsure_beats_every_fixed_k(texts, width, gain):
+    load = Load([Text(text, spread=True) for text in texts], width, rounds=1500 if width == 1 else 400)
+    ratio = load.run(controller()) / best_fixed(load)
+    assert ratio > gain, ratio
+
+
+def test_a_sure_chain_is_as_long_as_its_prices_allow():
+    made = taught([0.7, 0.6, 0.5, 0.4, 0.3])
+    lengths = []
+    for width in (1, 8, 32):
+        crowd = [prospect(i)._replace(sure=True) for i in range(width)]
+        made.choose(crowd)
+        lengths.append(made.sure_chain(crowd[0]))
+    assert [chain.num_steps for chain in lengths] == [5, 5, 5]
+    assert lengths[0].keep < lengths[1].keep < lengths[2].keep
+    assert all(chain.keep <= chain.extend for chain in lengths)
+    assert made.sure_chain(prospect(0, remaining=3)).num_steps == 2
+
+
 def test_noise_and_pauses_do_not_turn_it():
     load = Load([Text(CODE), Text(CHAT)], 1, noise=noisy(0.3, 0.02), rounds=700)
     assert load.run(controller()) > best_fixed(load)

@@ -1,6 +1,8 @@
 """The draft's proposals with its cache, against the draft run anew over the whole text without one."""
 
+import math
 import random
+from itertools import accumulate
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from eyas.config import SamplingSettings, SpeculativeSettings
 from eyas.draft.model import DraftModel, Step
 from eyas.errors import EyasError
 from eyas.speculate import noise, propose
+from eyas.speculate.confidence import EDGES, bin_of, sure_chain
 from eyas.speculate.propose import DraftProposer, NgramProposer, NoProposer, fitting, scratch_slots
 from eyas.speculate.sampling import process
 from eyas.speculate.state import DecodeState
@@ -190,6 +193,28 @@ def test_probabilistic_proposals_are_drawn_from_q() -> None:
         torch.testing.assert_close(proposal.q[i], log_q.exp(), atol=1e-4, rtol=1e-4)
         g = noise.gumbel(state.params.seed, [position], torch.arange(VOCAB), noise.PROPOSAL)[0]
         assert token == int((log_q + g).argmax())
+
+
+@pytest.mark.parametrize(("keep", "extend"), [(0, 0), (2, 4), (1, 14), (5, 5), (14, 14)])
+def test_a_sure_chain_is_the_chain_up_to_where_the_draft_is_unsure(keep: int, extend: int) -> None:
+    draft = random_draft(random_target(vocab=VOCAB, layers=2), seed=3)
+    dropped = 0
+    for seed in range(4):
+        proposals = []
+        for wanted in chain(4), sure_chain(4, keep, extend):
+            proposer = DraftProposer(draft, draft.new_cache(100))
+            state = Text(seed, draft, list(range(90)), 7).state
+            proposals += proposer.propose([state], [wanted])
+        whole, sure = proposals
+        assert whole.tree.log_q is not None
+        paths = [math.exp(total) for total in accumulate(whole.tree.log_q[1:])]
+        unsure = next((i for i, path in enumerate(paths) if bin_of(path) < keep), 4)
+        short = next((i + 1 for i, path in enumerate(paths) if bin_of(path) < extend), 4)
+        assert sure.tree.tokens == whole.tree.tokens[: 1 + min(unsure, short)]
+        assert sure.dropped == (pytest.approx(paths[unsure]) if unsure < short else None)
+        dropped += sure.dropped is not None
+    if keep in (0, len(EDGES)):
+        assert dropped == (0 if keep == 0 else 4)
 
 
 def test_a_chain_ends_where_the_drafts_positions_end() -> None:
