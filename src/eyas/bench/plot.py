@@ -22,11 +22,12 @@ def draw(result: Result, path: Path) -> None:
     """Write a PNG. A colour is a load, a dashed line the second server; throughput and accept length over the loads."""
     figure, panels = plotting.new_figure(2, 2, "eyas bench: " + " and ".join(t.name for t in result.targets))
     latency, tokens, throughput, accept = panels
-    levels = result.levels[:MAX_LEVELS]
+    levels = spread(result.levels, MAX_LEVELS)
+    some = "" if len(levels) == len(result.levels) else f"; {len(levels)} of {len(result.levels)} loads"
     _cdf(latency, result, levels, "latency")
     _cdf(tokens, result, levels, "tokens")
-    plotting.dress(latency, "Answers done by then, %", "seconds from when the request was due")
-    plotting.dress(tokens, "Tokens that took no longer, %", "milliseconds per token after the first")
+    plotting.dress(latency, "Answers done by then, %", f"seconds from when the request was due{some}")
+    plotting.dress(tokens, "Tokens that took no longer, %", f"milliseconds per token after the first{some}")
     _by_load(throughput, result, [[f.tokens_per_second for f in level.figures] for level in result.levels])
     throughput.set_ylim(bottom=0)
     plotting.dress(throughput, "Output tokens per second", _axis(result))
@@ -43,10 +44,17 @@ def draw(result: Result, path: Path) -> None:
     plotting.save(figure, path)
 
 
+def spread(levels: Sequence[Level], most: int) -> Sequence[Level]:
+    """The first, the last, and others evenly between them; all if there are no more than ``most``."""
+    if len(levels) <= most:
+        return levels
+    return [levels[round(i * (len(levels) - 1) / (most - 1))] for i in range(most)]
+
+
 def _cdf(axes: Axes, result: Result, levels: Sequence[Level], what: str) -> None:
     shown = False
     for colour, level in zip(plotting.COLOURS, levels, strict=False):
-        for line, target, blocks in zip(LINES, result.targets, level.blocks, strict=False):
+        for i, (target, blocks) in enumerate(zip(result.targets, level.blocks, strict=True)):
             whole = answered(outcome for block in blocks for outcome in block.outcomes)
             if what == "latency":
                 pairs = [(o.ended - o.due, 1.0) for o in whole]
@@ -55,7 +63,7 @@ def _cdf(axes: Axes, result: Result, levels: Sequence[Level], what: str) -> None
             if pairs:
                 values, weights = np.array(sorted(pairs)).T
                 share = 100 * np.cumsum(weights) / weights.sum()
-                axes.step(values, share, line, where="post", color=colour, label=f"{target.name}, {level.load}")
+                axes.step(values, share, LINES[i % 2], where="post", color=colour, label=f"{target.name}, {level.load}")
                 shown = True
     axes.set_ylim(0, 101)
     if shown:
