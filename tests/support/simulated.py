@@ -43,6 +43,8 @@ class Text:
     absorbed: int = 0
     spread: bool = False
     """Whether a draft is surer of one token than of another, and its chain ends where it is unsure."""
+    true: float = 1.0
+    """What its chances are really worth; less for a draft that boasts."""
 
     def chances(self, dice: random.Random) -> list[float]:
         """Of each draft of a round, which its draft knows: spread around the conditionals."""
@@ -125,7 +127,7 @@ class Load:
                 text = running[key]
                 if kept + less:
                     text.absorbed = text.prompt + text.made - 1
-                accepted = accepted_of(its[:kept], dice)
+                accepted = accepted_of([text.true * chance for chance in its[:kept]], dice)
                 text.made += accepted + 1
                 tokens += accepted + 1
                 if isinstance(controller, Controller) and paths is not None:

@@ -24,8 +24,8 @@ USUAL_NEXT = 0.5
 """Share of accepted paths whose next draft is accepted too, before any is seen."""
 FADE = 0.999
 """What all bins keep at each round: one that is no longer proposed is in time believed as at first, and tried again."""
-
-
+TRUST_WEIGHT = 4.0
+"""Accepted drafts that a draft's word is worth."""
 SPREAD_MEMORY = 0.98
 PRIOR_ROUNDS = 10.0
 """Rounds that its class's spread is worth to a request, and a first belief to a class."""
@@ -56,44 +56,35 @@ class Confidence:
     def __init__(self) -> None:
         middles = [(low + high) / 2 for low, high in zip(EDGES, (*EDGES[1:], 1.0), strict=True)]
         self.first = Sureness()
-        self._accepted = [_Share(middle) for middle in middles]
-        self._extended = [_Share(middle * USUAL_NEXT) for middle in middles]
-        self._accepted_rising, self._extended_rising = _rising(self._accepted), _rising(self._extended)
+        self._accepted, self._extended = _Curve(middles), _Curve([USUAL_NEXT * middle for middle in middles])
 
     def accepted(self, path: float) -> float:
         """The chance that a path of this probability is accepted."""
-        return self._accepted_rising[bin_of(path)]
+        return self._accepted.values[bin_of(path)]
 
     def add(self, paths: Sequence[float], proposed: int, accepted: int) -> None:
         """A round whose draft computed tokens of these path probabilities, and proposed the first ones."""
-        for share in (*self._accepted, *self._extended):
-            share.fade()
         self.first.add(paths[0])
-        before = None
-        for i, path in enumerate(paths):
-            # One that was dropped is believed.
-            hit = float(accepted > i) if i < proposed else self.accepted(path)
-            if i < proposed:
-                self._accepted[bin_of(path)].add(hit)
-            if before is not None:
-                self._extended[bin_of(before)].add(hit)
-            before = path
-        self._accepted_rising, self._extended_rising = _rising(self._accepted), _rising(self._extended)
+        bins = [bin_of(path) for path in paths]
+        # One that was dropped is believed.
+        hits = [float(accepted > i) if i < proposed else self.accepted(path) for i, path in enumerate(paths)]
+        self._accepted.add(bins[:proposed], hits[:proposed])
+        self._extended.add(bins[:-1], hits[1:])
 
     def chain(self, num_steps: int, row_price: float, step_price: float) -> SureChain:
         """The chain for these prices, in tokens, of a row to verify and of a draft step."""
-        keep = bisect_left(self._accepted_rising, row_price)
-        return sure_chain(num_steps, keep, max(bisect_left(self._extended_rising, row_price + step_price), keep))
+        keep = bisect_left(self._accepted.values, row_price)
+        return sure_chain(num_steps, keep, max(bisect_left(self._extended.values, row_price + step_price), keep))
 
     def worth_of_first(self, sureness: Sureness, usual: float, row_price: float) -> float:
         """What a first draft is worth, in tokens, where it is verified only if its chance is above the price of a row;
         the row saved counts as that price. ``usual``: the chance on average, which counts while nothing is seen."""
         shares = sureness.shares(self.first.shares(_believed_spread(round(usual, 2))))
-        return float(shares @ np.maximum(self._accepted_rising, row_price))
+        return float(shares @ np.maximum(self._accepted.values, row_price))
 
     def to_json(self) -> list[float]:
         """Per bin the share accepted."""
-        return [round(value, 3) for value in self._accepted_rising]
+        return [round(value, 3) for value in self._accepted.values]
 
 
 class Sureness:
@@ -112,23 +103,27 @@ class Sureness:
         return mixed / mixed.sum()
 
 
-class _Share:
-    """A share of hits, at first as believed."""
+class _Curve:
+    """Shares of hits by bin, which never fall from bin to bin; at first as believed."""
 
-    def __init__(self, believed: float) -> None:
-        self.believed, self.tries, self.hits = believed, 0.0, 0.0
+    def __init__(self, believed: Sequence[float]) -> None:
+        self._believed = np.asarray(believed)
+        self._tries, self._hits = np.zeros(len(EDGES)), np.zeros(len(EDGES))
+        self.values = list(believed)
 
-    @property
-    def value(self) -> float:
-        return (self.hits + PRIOR_WEIGHT * self.believed) / (self.tries + PRIOR_WEIGHT)
-
-    def fade(self) -> None:
-        self.tries *= FADE
-        self.hits *= FADE
-
-    def add(self, hit: float) -> None:
-        self.tries += 1
-        self.hits += hit
+    def add(self, bins: Sequence[int], hits: Sequence[float]) -> None:
+        """What one round saw."""
+        self._tries *= FADE
+        self._hits *= FADE
+        for b, hit in zip(bins, hits, strict=True):
+            self._tries[b] += 1
+            self._hits[b] += hit
+        # A draft that boasts does so in bins not seen too.
+        expected = float(self._tries @ self._believed)
+        trust = min((float(self._hits.sum()) + TRUST_WEIGHT) / (expected + TRUST_WEIGHT), 1.0)
+        weights = self._tries + PRIOR_WEIGHT
+        values = (self._hits + PRIOR_WEIGHT * trust * self._believed) / weights
+        self.values = _rising(values.tolist(), weights.tolist())
 
 
 @cache
@@ -141,11 +136,11 @@ def _believed_spread(mean: float) -> NDArray[np.float64]:
     return np.asarray(mass / mass.sum())
 
 
-def _rising(shares: Sequence[_Share]) -> list[float]:
-    """Values that never fall from bin to bin: neighbours that do are believed to be equal (isotonic regression)."""
+def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Values that never fall: neighbours that do are believed to be equal (isotonic regression)."""
     pools: list[tuple[float, float, int]] = []
-    for share in shares:
-        value, weight, count = share.value, share.tries + PRIOR_WEIGHT, 1
+    for value, weight in zip(values, weights, strict=True):
+        count = 1
         while pools and pools[-1][0] >= value:
             other, its, many = pools.pop()
             value, weight, count = (value * weight + other * its) / (weight + its), weight + its, count + many

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,14 +52,14 @@ def test_the_surer_a_path_the_likelier_and_a_dearer_row_ends_the_chain_sooner(
     for path, accepted in rounds:
         made.add([path], 1, int(accepted))
     values = [made.accepted(edge) for edge in EDGES]
-    assert values == sorted(values)
+    assert np.diff(values).min() >= 0
     assert all(0 < value < 1 for value in values)
     here, dearer = made.chain(3, row, step), made.chain(3, row + 0.1, step)
     assert here.keep <= dearer.keep
     assert here.extend <= dearer.extend
     assert here.keep <= here.extend
     # What is kept is worth its row, and what is not is not.
-    assert all((value >= row) == (b >= here.keep) for b, value in enumerate(values))
+    assert all((value >= row) == (b >= here.keep) for b, value in enumerate(values)), (values, row, here)
 
 
 def test_a_draft_that_was_dropped_is_believed_and_teaches_nothing_of_itself() -> None:
