@@ -3,7 +3,8 @@
     python benchmarks/bench_servers.py [--llama-cpp FOLDER] [--vllm PYTHON] [--concurrency 1,8,32] [--out FILE]
 
 All servers are up at once and take turns, block by block, under the same requests (``eyas bench`` measures them), so
-that a noisy machine disturbs all. ``--llama-cpp``: a llama.cpp source tree with ``build/bin/llama-server``;
+that a noisy machine disturbs all. ``--llama-cpp``: a llama.cpp source tree with ``build/bin/llama-server``, whose
+converter needs sentencepiece in this environment;
 ``--vllm``: the Python of an environment with vLLM. What is not given does not run, and the result says so.
 """
 
@@ -39,6 +40,8 @@ from eyas.kernels.bandwidth import read_bandwidth
 from eyas.pull import load_prompts, resolve_model
 
 MODEL = "builtin:smollm2-135m"
+NAME = MODEL.removeprefix("builtin:")
+"""By which the others serve it, in place of its folder."""
 START_SECONDS = 900.0
 SLOTS = 512
 """Tokens of a request at most, prompt and answer."""
@@ -71,18 +74,24 @@ def llama_servers(args: argparse.Namespace, target: Path, draft: Path, folder: P
     paths = {"PYTHONPATH": str(tree / "gguf-py")}
     drafted = folder / "draft.gguf"
     run = [*convert, str(draft), "--target-model-dir", str(target), "--outtype", "f32", "--outfile", str(drafted)]
-    subprocess.run(run, env=os.environ | paths, check=True, capture_output=True)
+    _convert(run, paths)
     binary = args.llama_server or str(tree / "build" / "bin" / "llama-server")
     running = max(args.levels)
     for kind in "f32", "q8_0":
         model = folder / f"{kind}.gguf"
         run = [*convert, str(target), "--outtype", kind, "--outfile", str(model)]
-        subprocess.run(run, env=os.environ | paths, check=True, capture_output=True)
+        _convert(run, paths)
         command = [binary, "-m", str(model), "--port", "{port}", "-t", str(args.threads), "-np", str(running)]
-        command += ["-c", str(SLOTS * running), "--metrics", "--no-webui"]
+        command += ["-c", str(SLOTS * running), "--metrics", "--no-webui", "--alias", NAME]
         yield Server(f"llama.cpp {kind}", command)
         more = ["-md", str(drafted), "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(args.steps)]
         yield Server(f"llama.cpp {kind} + draft", [*command, *more])
+
+
+def _convert(command: Sequence[str], variables: dict[str, str]) -> None:
+    done = subprocess.run(command, env=os.environ | variables, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"llama.cpp's converter failed:\n{done.stderr[-2000:]}")
 
 
 def vllm_servers(args: argparse.Namespace, target: Path, draft: Path) -> Iterator[Server]:
@@ -97,7 +106,7 @@ def vllm_servers(args: argparse.Namespace, target: Path, draft: Path) -> Iterato
     }
     command = [args.vllm, "-m", "vllm.entrypoints.openai.api_server", "--model", str(target), "--dtype", "float32"]
     command += ["--host", "127.0.0.1", "--port", "{port}", "--max-num-seqs", str(max(args.levels))]
-    command += ["--max-model-len", str(SLOTS), "--enforce-eager"]
+    command += ["--max-model-len", str(SLOTS), "--enforce-eager", "--served-model-name", NAME]
     yield Server("vllm fp32", command, variables)
     how = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": args.steps}
     yield Server("vllm fp32 + draft", [*command, "--speculative-config", json.dumps(how)], variables)
