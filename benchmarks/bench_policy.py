@@ -11,6 +11,7 @@ disturbs less.
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Sequence
@@ -123,6 +124,8 @@ class Bench:
 
     def play(self, load: Load, prompts: Sequence[list[int]], steps: int, controller: Controller | None) -> Run:
         """Answer the prompts with up to ``steps`` drafts; 0: without a draft."""
+        # The last engine's caches are gigabytes, and only a collection gives them back.
+        gc.collect()
         draft = (self.useless if load.useless else self.draft) if steps else None
         engine = Engine(self.session.target, draft, num_slots=SLOTS, max_running=load.width, prefix_cache=False)
         engine.chooser.controller = controller

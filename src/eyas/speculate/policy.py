@@ -183,7 +183,9 @@ class Controller:
         return self._classes[sampled, is_tree]
 
     def _confidence_of(self, sampled: bool) -> Confidence:
-        return self._confidence.setdefault(sampled, Confidence())
+        if sampled not in self._confidence:
+            self._confidence[sampled] = Confidence()
+        return self._confidence[sampled]
 
     def _with_trial(
         self, prospects: Sequence[Prospect], estimates: Sequence[Estimate], offers: Offers, choice: Choice
