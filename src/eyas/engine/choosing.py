@@ -70,11 +70,12 @@ class Chooser:
         if self.controller is None or not any(p.key is request for p in self._prospects):
             return
         last = request.rounds[-1]
-        if isinstance(chosen, SureChain):
+        # Where the draft's own positions end, nothing is computed, whatever was chosen.
+        if isinstance(chosen, SureChain) and outcome.tree.log_q is not None:
             self.controller.note_sure(request, not request.sampling.greedy, last, _paths(outcome))
             return
         if self.drafts and chosen is not None and not last.longest:
-            # The draft ran for nothing, as a grammar left it no token: that is a draft refused, not none.
+            # The draft was asked for nothing, as where a grammar left it no token: that is a draft refused, not none.
             last = Round(0, 1)
         self.controller.note(request, [last])
 

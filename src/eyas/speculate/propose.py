@@ -267,8 +267,9 @@ class _Sketch:
         before, self.growth = self.growth, expand(self.growth, tokens_Fk, log_q_Fk, topk)
         if not isinstance(self.wanted, SureChain):
             return
+        # A grammar may leave no token at all.
         path = math.exp(self.growth.scores[-1]) if self.growth.frontier else 0.0
-        if bin_of(path) < self.wanted.keep:
+        if not self.growth.frontier or bin_of(path) < self.wanted.keep:
             self.dropped, self.growth = path, replace(before, frontier=())
         elif bin_of(path) < self.wanted.extend:
             self.growth = replace(self.growth, frontier=())

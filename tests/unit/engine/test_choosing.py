@@ -133,6 +133,18 @@ def test_a_draft_that_the_grammar_leaves_nothing_is_not_asked_again_and_again(ta
     assert sum(how is not None for how in late) < 0.2 * len(late)
 
 
+def test_a_draft_whose_positions_end_before_the_answer_does_leaves_the_rest_to_the_target(target: LlamaTarget) -> None:
+    controller = Controller(TABLE, 3, {False: [0.9, 0.9, 0.9]})
+    controller.observe = lambda shape, seconds: None  # type: ignore[method-assign]
+    engine = Engine(target, random_draft(target, seed=1, length=40), num_slots=1000, controller=controller)
+    prompt = random_prompt(1, 9, VOCAB)
+    request = engine.submit(prompt, LONG, chain(3))
+    engine.run()
+    assert request.answer == plain_answers(target, [prompt], [LONG])[0]
+    assert set(proposed(request)[-50:]) == {0}
+    assert_all_slots_returned(engine)
+
+
 def test_n_grams_that_find_nothing_are_told_as_plain_steps(target: LlamaTarget) -> None:
     engine = Engine(target, NgramProposer(4, 4), num_slots=1000, controller=Controller(TABLE, 3, {False: [0.9] * 3}))
     seen: list[StepShape] = []

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
@@ -215,6 +216,28 @@ def test_a_sure_chain_is_the_chain_up_to_where_the_draft_is_unsure(keep: int, ex
         dropped += sure.dropped is not None
     if keep in (0, len(EDGES)):
         assert dropped == (0 if keep == 0 else 4)
+
+
+def test_a_sure_chain_that_the_grammar_leaves_nothing_tells_so_at_any_price() -> None:
+    draft = random_draft(random_target(vocab=VOCAB, layers=2), seed=3)
+    proposer = DraftProposer(draft, draft.new_cache(100))
+    state = Text(1, draft, list(range(90)), 7).state
+    state.constraint = Nothing()
+    proposal = proposer.propose([state], [sure_chain(3, 0, 0)])[0]
+    assert len(proposal.tree) == 1
+    assert proposal.dropped == 0.0
+
+
+class Nothing:
+    """A grammar that allows no token."""
+
+    finished = False
+
+    def mask(self, path: Sequence[int]) -> Tensor:
+        return torch.zeros(VOCAB, dtype=torch.bool)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        raise AssertionError(tokens)
 
 
 def test_a_chain_ends_where_the_drafts_positions_end() -> None:
