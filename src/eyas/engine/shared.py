@@ -93,7 +93,7 @@ def _fingerprint(decoding: Sequence[Request], other_rows: int) -> int:
 
 
 def _numbers_of(settings: SpeculativeSettings | None) -> tuple[int, ...]:
-    """num_steps (0: plain decoding), eagle_topk, num_draft_tokens, whether probabilistic; a sure chain's bins, and
+    """num_steps (0: plain decoding), eagle_topk, num_draft_tokens, whether probabilistic; a sure chain's two bins, and
     whether it is one."""
     if settings is None:
         return (0,) * NUMBERS

@@ -27,6 +27,7 @@ FADE = 0.999
 TRUST_WEIGHT = 4.0
 """Accepted drafts that a draft's word is worth."""
 SPREAD_MEMORY = 0.98
+"""What a round keeps of its weight in a spread at the next one: about 50 rounds count."""
 PRIOR_ROUNDS = 10.0
 """Rounds that its class's spread is worth to a request, and a first belief to a class."""
 
@@ -42,6 +43,7 @@ class SureChain(SpeculativeSettings):
 
 @cache
 def sure_chain(num_steps: int, keep: int, extend: int) -> SureChain:
+    """One of each kind: checking settings anew every round would be a good part of a small step."""
     return SureChain(num_steps=num_steps, num_draft_tokens=num_steps + 1, keep=keep, extend=extend)
 
 
