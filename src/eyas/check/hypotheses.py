@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from eyas.check.readings import Reading
+from eyas.check.readings import Reading, Rope, rotated_size
 from eyas.contract import default_taps
 from eyas.draft.config import DraftConfig
 from eyas.errors import EyasError
 
 DECLARED = "as the files declare"
 ROPE_BASES = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0, 5_000_000.0)
+ROPE_FACTORS = (2.0, 4.0, 8.0)
+ROPE_SHARES = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,13 @@ class Hypothesis:
 
 
 def single_changes(
-    now: Reading, config: DraftConfig, target_theta: float | None, own_embedding: bool
+    now: Reading, config: DraftConfig, target_rope: Rope | None, own_embedding: bool
 ) -> Iterator[Hypothesis]:
-    """Every cheap hypothesis but the search over all taps. ``target_theta``: the target's RoPE base."""
+    """Every cheap hypothesis but the search over all taps. ``target_rope``: how the target rotates, if it is known."""
     yield from _taps(now, config.target_num_layers)
     yield from _norms(now)
     yield from _alignment(now)
-    yield from _rope(now, target_theta)
+    yield from _rope(now, config.head_dim, target_rope)
     if config.has_map and now.map == "offsets":
         yield Hypothesis("d2t holds target ids, not offsets", ("map.absolute",), replace(now, map="absolute"))
         yield Hypothesis("draft ids are target ids", ("map.wrong",), replace(now, map="missing"))
@@ -97,8 +99,32 @@ def _alignment(now: Reading) -> Iterator[Hypothesis]:
         )
 
 
-def _rope(now: Reading, target_theta: float | None) -> Iterator[Hypothesis]:
-    bases = dict.fromkeys((*(() if target_theta is None else (target_theta,)), *ROPE_BASES))
-    for base in bases:
-        if base != now.rope_theta:
-            yield Hypothesis(f"RoPE base {base:g}", ("rope.base",), replace(now, rope_theta=base))
+def _rope(now: Reading, head_dim: int, target: Rope | None) -> Iterator[Hypothesis]:
+    rope = now.rope
+    for theta in dict.fromkeys((*(() if target is None else (target.theta,)), *ROPE_BASES)):
+        if theta != rope.theta:
+            changed = replace(now, rope=replace(rope, theta=theta))
+            yield Hypothesis(f"RoPE base {theta:g}", ("rope.base",), changed)
+    scalings = [() if target is None else target.scaling, ()]
+    scalings += [Rope.of(0, {"rope_type": "linear", "factor": factor}).scaling for factor in ROPE_FACTORS]
+    for scaling in dict.fromkeys(scalings):
+        if scaling != rope.scaling:
+            changed = replace(now, rope=replace(rope, scaling=scaling))
+            yield Hypothesis(f"RoPE scaling: {_scaling(scaling)}", ("rope.scaling",), changed)
+    for share in ROPE_SHARES:
+        if rope.share == 1 and 0 < rotated_size(head_dim, share) < head_dim:
+            changed = replace(now, rope=replace(rope, share=share))
+            yield Hypothesis(f"RoPE on {share:.0%} of a head", ("rope.partial",), changed)
+
+
+def _scaling(scaling: tuple[tuple[str, object], ...]) -> str:
+    said = dict(scaling)
+    kind = said.pop("rope_type", "none")
+    return f"{kind} {', '.join(f'{name} {value}' for name, value in said.items())}".strip()
+
+
+def rope_of(target: object) -> Rope | None:
+    """How a target rotates, where it says so."""
+    config = getattr(target, "config", None)
+    theta = getattr(config, "rope_theta", None)
+    return None if theta is None else Rope.of(theta, getattr(config, "rope_scaling", None))

@@ -92,6 +92,21 @@ SEARCH_KINDS: dict[str, Kind] = {
         _SEARCH,
         f"{_FIX} writes the base into every place that engines read.",
     ),
+    "rope.scaling": Kind(
+        "Another RoPE scaling than in training",
+        "Worse with every thousand tokens, or from the start where the scaling is linear.",
+        "The trainer copied the target's rope_scaling or left it out, and config.json says the other.",
+        _SEARCH,
+        f"{_FIX} writes the scaling into every place that engines read.",
+    ),
+    "rope.partial": Kind(
+        "The draft was trained with another share of each head rotated",
+        "Accept length too low from the first position on.",
+        "The trainer's attention rotates a part of each head, as its target does (partial_rotary_factor), or it"
+        " does not.",
+        _SEARCH,
+        "Retrain with whole heads rotated, as engines run a draft of the Llama family: `eyas train` does.",
+    ),
     "features.other": Kind(
         "A tap is not what it was in training",
         "Accept length too low, by as much as the target was changed.",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eyas.check.mapping import is_absolute, offsets_from_kept
+from eyas.check.readings import Rope
 from eyas.check.tensors import expected_shapes
 from eyas.contract import validate_taps
 from eyas.draft.config import DraftConfig
@@ -26,14 +27,14 @@ NORM_FLAGS = ("fc_norm", "norm_before_fc", "norm_output", "norm_before_residual"
 class Known:
     """What is known of the draft besides its files: from a hypothesis that was proven, or from its trainer.
 
-    ``taps``: those trained on, in the order of fc's column blocks · ``rope_theta`` · ``flags``: norms by name ·
+    ``taps``: those trained on, in the order of fc's column blocks · ``rope`` · ``flags``: norms by name ·
     ``offsets``: d2t · ``rotation`` [H, H]: the served target's states are those trained on, times it ·
     ``embedding``, ``head``: the target's [V, H] · ``head_is_targets``: complete a missing reduced
     head by the target's rows, which is right only if it was trained so.
     """
 
     taps: tuple[int, ...] | None = None
-    rope_theta: float | None = None
+    rope: Rope | None = None
     flags: Mapping[str, bool] = field(default_factory=dict)
     offsets: Tensor | None = None
     rotation: Tensor | None = None
@@ -125,12 +126,15 @@ def completed(parts: Parts, known: Known) -> Parts:
     return Parts(config, tensors, tuple(notes))
 
 
-def with_rope(parts: Parts, theta: float) -> Parts:
-    """The RoPE base, written in every place where it is looked for."""
-    if theta == parts.config.rope_theta:
-        return parts
-    notes = (*parts.notes, f"RoPE base {parts.config.rope_theta:g} changed to {theta:g}")
-    return Parts(parts.config.model_copy(update={"rope_theta": float(theta)}), parts.tensors, notes)
+def with_rope(parts: Parts, rope: Rope) -> Parts:
+    """The RoPE base and scaling, written in every place where they are looked for."""
+    config, said = parts.config, []
+    if rope.theta != config.rope_theta:
+        said.append(f"RoPE base {config.rope_theta:g} changed to {rope.theta:g}")
+    if rope.parameters != config.rope_scaling:
+        said.append(f"RoPE scaling {config.rope_scaling} changed to {rope.parameters}")
+    changes = {"rope_theta": float(rope.theta), "rope_scaling": rope.parameters}
+    return Parts(config.model_copy(update=changes), parts.tensors, (*parts.notes, *said)) if said else parts
 
 
 def with_rotation(parts: Parts, rotation: Tensor) -> Parts:

@@ -26,7 +26,16 @@ from eyas.engine.session import Session
 from eyas.errors import EyasError
 
 MENDED = frozenset(
-    ("taps.wrong", "taps.order", "rope.base", "norm.output", "norm.residual", "map.absolute", "map.wrong")
+    (
+        "taps.wrong",
+        "taps.order",
+        "rope.base",
+        "rope.scaling",
+        "norm.output",
+        "norm.residual",
+        "map.absolute",
+        "map.wrong",
+    )
 )
 """Kinds that a search finds and a repair mends."""
 
@@ -96,7 +105,7 @@ def known(search: SearchResult | None, d2t: Tensor | None) -> Known:
     flags = {"norm_output": reading.norm_output, "norm_before_residual": reading.norm_before_residual}
     return Known(
         taps=reading.taps if kinds & {"taps.wrong", "taps.order"} else None,
-        rope_theta=reading.rope_theta if "rope.base" in kinds else None,
+        rope=reading.rope if kinds & {"rope.base", "rope.scaling"} else None,
         flags=flags if kinds & {"norm.output", "norm.residual"} else {},
         offsets=map_of(d2t, reading.map) if d2t is not None and kinds & {"map.absolute", "map.wrong"} else None,
     )

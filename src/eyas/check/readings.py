@@ -7,8 +7,9 @@ rotation, which tokens the head's rows mean.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,16 +24,37 @@ Map = Literal["offsets", "absolute", "missing"]
 
 
 @dataclass(frozen=True)
+class Rope:
+    """``theta``: the base · ``scaling``: its kind and parameters, sorted by name, () for none · ``share``: of a head's
+    dimensions, how many are rotated: the first ones, in pairs half of them apart.
+    """
+
+    theta: float
+    scaling: tuple[tuple[str, Any], ...] = ()
+    share: float = 1.0
+
+    @classmethod
+    def of(cls, theta: float, scaling: Mapping[str, Any] | None) -> Rope:
+        """What a config says."""
+        return cls(theta, tuple(sorted((scaling or {}).items())))
+
+    @property
+    def parameters(self) -> dict[str, Any] | None:
+        """The scaling as a config has it."""
+        return dict(self.scaling) or None
+
+
+@dataclass(frozen=True)
 class Reading:
     """How the draft is run.
 
     ``feature_shift``: row t takes the feature of position t + shift (1 looks ahead) · ``token_shift``: −1 gives it the
     embedding of token t instead of t + 1 · ``last_normed``: the last tap is taken after the target's final norm ·
-    ``swapped``: attention reads cat(hidden, embedding) · ``rope_theta``: the base.
+    ``swapped``: attention reads cat(hidden, embedding).
     """
 
     taps: tuple[int, ...]
-    rope_theta: float
+    rope: Rope
     norm_output: bool = False
     norm_before_residual: bool = False
     final_norm: bool = True
@@ -49,7 +71,7 @@ def declared(config: DraftConfig) -> Reading:
     """The reading that a draft's files ask for."""
     return Reading(
         taps=config.taps,
-        rope_theta=config.rope_theta,
+        rope=Rope.of(config.rope_theta, config.rope_scaling),
         norm_output=config.norm_output,
         norm_before_residual=config.norm_before_residual,
     )
@@ -65,8 +87,8 @@ def arrange(model: DraftModel, reading: Reading, target: Target) -> DraftModel:
     view.config = model.config.model_copy(update=changes)
     layers = [_arrange_layer(layer, reading, i == 0) for i, layer in enumerate(model.decoder_layers)]
     view.layers = torch.nn.ModuleList(layers)
-    if reading.rope_theta != model.config.rope_theta:
-        view.rotary = _rotary(model, reading.rope_theta)
+    if reading.rope != Rope.of(model.config.rope_theta, model.config.rope_scaling):
+        view.rotary = _rotary(model, reading.rope)
     view.d2t = map_of(model.d2t, reading.map)
     if reading.embedding == "target":
         view.embed_tokens = torch.nn.Parameter(target.embedding().float(), requires_grad=False)
@@ -111,10 +133,37 @@ def _arrange_layer(layer: DraftLayer, reading: Reading, first: bool) -> DraftLay
             return torch.cat([right, left], -1), residual
 
         view.reads = reads  # type: ignore[method-assign]
+    if reading.rope.share < 1:
+        view._modules = dict(layer._modules)
+        view.qkv = copy.copy(layer.qkv)
+        view.qkv._parameters = dict(layer.qkv._parameters)
+        rows = _paired(layer, reading.rope.share)
+        for name, value in layer.qkv._parameters.items():
+            if value is not None:
+                view.qkv._parameters[name] = torch.nn.Parameter(value[rows], requires_grad=False)
     return view
 
 
-def _rotary(model: DraftModel, theta: float) -> RotaryTable:
-    config = model.config
-    frequencies, factor = rope_frequencies(config.head_dim, theta, config.rope_scaling, config.max_position_embeddings)
-    return RotaryTable(frequencies, factor, config.max_position_embeddings)
+def rotated_size(head_dim: int, share: float) -> int:
+    """Dimensions of a head that are rotated: even, and rounded down."""
+    return int(head_dim * share) // 2 * 2
+
+
+def _paired(layer: DraftLayer, share: float) -> Tensor:
+    """Rows of qkv, so that a rotation of the whole head turns those pairs that a partial one does. Scores of queries
+    and keys do not mind an exchange of dimensions in both.
+    """
+    D, turned = layer.D, rotated_size(layer.D, share)
+    half, rest = torch.arange(turned // 2), torch.arange(turned, D)
+    first = torch.cat([half, rest[: len(rest) // 2]])
+    head = torch.cat([first, half + turned // 2, rest[len(rest) // 2 :]])
+    turning = torch.cat([head + i * D for i in range(layer.heads + layer.kv)])
+    return torch.cat([turning, torch.arange(len(turning), len(turning) + layer.kv * D)])
+
+
+def _rotary(model: DraftModel, rope: Rope) -> RotaryTable:
+    config, turned = model.config, rotated_size(model.config.head_dim, rope.share)
+    length = config.max_position_embeddings
+    frequencies, factor = rope_frequencies(turned, rope.theta, rope.parameters, length)
+    still = torch.zeros((config.head_dim - turned) // 2)
+    return RotaryTable(torch.cat([frequencies, still]), factor, length)

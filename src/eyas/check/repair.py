@@ -73,7 +73,7 @@ def repair(result: StaticResult, known: Known | None = None, engines: Sequence[E
     parts = with_map(parts, result.offsets if known.offsets is None else known.offsets)
     parts = parts if known.rotation is None else with_rotation(parts, known.rotation)
     parts = with_norms(parts, known.flags)
-    parts = parts if known.rope_theta is None else with_rope(parts, known.rope_theta)
+    parts = parts if known.rope is None else with_rope(parts, known.rope)
     parts = with_taps(parts, taps)
     config, tensors = _plain(parts)
     shared = not config.has_map and HEAD not in tensors and result.document.get("draft_vocab_size", 0) is None
@@ -176,7 +176,7 @@ def _left(result: StaticResult, parts: Parts, known: Known) -> tuple[str, ...]:
         left.append(f"{OFFSETS} is not known")
     lasting = ("weights.shape", "weights.dtype", "weights.nonfinite", "weights.random", "file.cut", "target.other")
     left += [f"{finding.kind}: {finding.said}" for finding in result.faults if finding.kind in lasting]
-    if result.contract is None and known.rope_theta is None:
+    if result.contract is None and known.rope is None:
         left += [f"config.rope: {finding.said}" for finding in result.faults if finding.kind == "config.rope"]
     return tuple(left)
 

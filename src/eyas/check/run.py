@@ -17,6 +17,7 @@ from eyas.check.findings import Finding, Level, Link, Ranked, State, Survival, V
 from eyas.check.flags import check_flags, engine_of
 from eyas.check.forced import Text
 from eyas.check.held import TargetTensors
+from eyas.check.hypotheses import rope_of
 from eyas.check.meant import meant_parts, model_of
 from eyas.check.measure import Rig
 from eyas.check.mend import Parts, with_rotation
@@ -239,8 +240,7 @@ def _run_levels(state: Progress, session: Session, parts: Parts) -> None:
         state.skip("hypotheses", "features", f"nothing can be compared with {' and '.join(hopeless)}")
     elif state.replay is None or state.replay.broken:
         with state.level("features"):
-            theta = getattr(getattr(target, "config", None), "rope_theta", None)
-            search = Search(Rig(model, target, texts), theta, state.note, more)
+            search = Search(Rig(model, target, texts), rope_of(target), state.note, more)
             state.search = search.run(declared(model.config), taps_known=static.taps is not None)
     if request.endpoint is not None or request.observed is not None:
         with state.level("endpoint"):

@@ -15,7 +15,7 @@ from eyas.check.findings import Ranked
 from eyas.check.forced import Text
 from eyas.check.hypotheses import DECLARED, Hypothesis, other_taps, single_changes
 from eyas.check.measure import Difference, Measure, Rig, compare
-from eyas.check.readings import Reading
+from eyas.check.readings import Reading, Rope
 from eyas.check.tapsearch import TapSearch, search_taps
 
 SURE = 4.0
@@ -75,9 +75,9 @@ class Search:
     """One draft, its texts, and where more of them come from."""
 
     def __init__(
-        self, rig: Rig, target_theta: float | None, note: Callable[[str], None], more: More = lambda: ()
+        self, rig: Rig, target_rope: Rope | None, note: Callable[[str], None], more: More = lambda: ()
     ) -> None:
-        self.rig, self.note, self.more, self.target_theta = rig, note, more, target_theta
+        self.rig, self.note, self.more, self.target_rope = rig, note, more, target_rope
 
     def run(self, base: Reading, taps_known: bool = True) -> SearchResult:
         """Follow the best hypotheses from ``base`` until none is surely better. ``taps_known`` False: the files leave
@@ -117,7 +117,7 @@ class Search:
     def _candidates(self, result: SearchResult, turn: int, taps_known: bool) -> list[Hypothesis]:
         """What is worth measuring on all text, the best on the part first."""
         config = self.rig.model.config
-        cheap = list(single_changes(result.reading, config, self.target_theta, config.own_embedding))
+        cheap = list(single_changes(result.reading, config, self.target_rope, config.own_embedding))
         self.note(f"{len(cheap)} hypotheses")
         for count, least in LADDER:
             cheap = [h for h in cheap if self._against(h.reading, result.reading, count).z > least]

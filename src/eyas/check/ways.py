@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eyas.check.hypotheses import DECLARED, Hypothesis, single_changes
+from eyas.check.hypotheses import DECLARED, Hypothesis, rope_of, single_changes
 from eyas.check.measure import Rig
 from eyas.check.readings import Reading, declared
 from eyas.contract import default_taps
@@ -36,8 +36,7 @@ def ways_of(rig: Rig, trained: Reading | None, num_steps: int) -> Iterator[Way]:
         yield Way(TRAINED, trained, num_steps, num_steps)
     for steps in range(1, num_steps):
         yield Way(f"K = {steps}", now, steps, num_steps)
-    theta = getattr(getattr(rig.target, "config", None), "rope_theta", None)
-    for h in single_changes(now, rig.model.config, theta, rig.model.config.own_embedding):
+    for h in single_changes(now, rig.model.config, rope_of(rig.target), rig.model.config.own_embedding):
         yield Way(_name(h, now, rig.target.num_layers), h.reading, num_steps, num_steps, h.kinds)
     yield Way(NEVER, None, num_steps, num_steps)
 

@@ -24,6 +24,7 @@ from eyas.testing.planting import (
     both,
     config,
     drop,
+    half_rotated,
     halves,
     ids,
     one,
@@ -128,8 +129,12 @@ def _math(pair: Pair) -> list[Planted]:
         one("halves of q, k, v", "align.halves", both(*(put(name, halves) for name in HALVED)), everywhere=True),
         one("RoPE base x 50", "rope.base", rope(50 * pair.rope_theta), told=base, everywhere=True),
         one("RoPE base x 10", "rope.base", rope(10 * pair.rope_theta), told=base),
+        one("RoPE scaling linear", "rope.scaling", rope(pair.rope_theta, scaled), everywhere=True,
+            told={"rope.scaling": {"reading": "RoPE scaling: none"}}),
+        one("RoPE scaling contradicts", "config.rope", config({"rope_scaling": scaled}), "rope.base rope.scaling"),
+        one("half of each head rotated", "rope.partial", half_rotated(pair.head_dim), everywhere=True,
+            told={"rope.partial": {"reading": "RoPE on 50% of a head"}}),
         one("RoPE contradicts", "config.rope", contradicting, "rope.base", told=base),
-        one("RoPE scaling contradicts", "config.rope", config({"rope_scaling": scaled}), "rope.base"),
     ]  # fmt: skip
 
 

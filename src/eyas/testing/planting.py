@@ -18,6 +18,7 @@ from torch import Tensor
 
 from eyas.check.findings import Finding, Verdict
 from eyas.dialects.engines import Engine
+from eyas.draft.layout import rope_entries
 from eyas.engine.session import builtin_draft_folder
 from eyas.testing import tiny_pair
 
@@ -32,7 +33,7 @@ Outcome = Literal["exact", "part", "undecided", "missed", "wrong", "clear", "fal
 
 @dataclass(frozen=True)
 class Pair:
-    """A healthy draft: ``taps`` and ``rope_theta`` that it was trained with, ``target`` a folder or a model's name."""
+    """A healthy draft: ``taps`` and RoPE that it was trained with, ``target`` a folder or a model's name."""
 
     name: str
     target: str
@@ -40,12 +41,13 @@ class Pair:
     taps: tuple[int, ...]
     layers: int
     rope_theta: float
+    head_dim: int
 
 
 def tiny() -> Pair:
     """The tiny trained pair."""
     target, draft = tiny_pair()
-    return Pair("tiny", str(target), draft, (2, 4, 5), 8, 10_000.0)
+    return Pair("tiny", str(target), draft, (2, 4, 5), 8, 10_000.0, 16)
 
 
 def smollm2() -> Pair:
@@ -53,7 +55,7 @@ def smollm2() -> Pair:
     name = "builtin:smollm2-135m"
     draft = builtin_draft_folder(name)
     assert draft is not None
-    return Pair("smollm2", name, draft, (2, 15, 27), 30, 100_000.0)
+    return Pair("smollm2", name, draft, (2, 15, 27), 30, 100_000.0, 64)
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,23 @@ def taps(*named: int) -> Edit:
     return ids([tap - 1 for tap in named], named)
 
 
-def rope(theta: float) -> Edit:
-    """Another RoPE base, at both places."""
-    return config({"rope_theta": theta, "rope_parameters": {"rope_theta": theta, "rope_type": "default"}})
+def rope(theta: float, scaling: Mapping[str, Any] | None = None) -> Edit:
+    """Another RoPE base and scaling, at every place."""
+    return config(rope_entries(theta, scaling))
+
+
+def half_rotated(head_dim: int) -> Edit:
+    """What a draft that was trained with half of each head rotated looks like: rotations at every other frequency of a
+    whole head are those of the first half, and the dimensions of the other frequencies are not rotated.
+    """
+    even, half = torch.arange(0, head_dim // 2, 2), head_dim // 2
+    odd = even + 1
+    rows = torch.cat([even, even + half, odd, odd + half])
+
+    def edit(weight: Tensor) -> Tensor:
+        return weight.unflatten(0, (-1, head_dim))[:, rows].flatten(0, 1)
+
+    return both(put("q_proj.weight", edit), put("k_proj.weight", edit))
 
 
 def weights(change: Callable[[Tensors], object]) -> Edit:

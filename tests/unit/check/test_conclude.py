@@ -9,12 +9,12 @@ from eyas.check.conclude import conclude
 from eyas.check.findings import Finding, Ranked, Verdict
 from eyas.check.hypotheses import DECLARED, Hypothesis, other_taps
 from eyas.check.mending import known
-from eyas.check.readings import Reading
+from eyas.check.readings import Reading, Rope
 from eyas.check.run import CheckRequest, Progress
 from eyas.check.search import SearchResult
 from eyas.testing import tiny_pair
 
-BASE = Reading((3, 15, 27), 10_000.0)
+BASE = Reading((3, 15, 27), Rope(10_000.0))
 
 
 def taps(*named: int) -> Hypothesis:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eyas.artifacts import read_manifest
 from eyas.check.mend import Known
+from eyas.check.readings import Rope
 from eyas.check.repair import Corrected, repair, servable, write_repaired
 from eyas.check.static import StaticResult, TargetTensors, check_static
 from eyas.contract import TargetSizes
@@ -144,7 +145,7 @@ def test_the_base_that_is_given_is_written(tmp_path: Path) -> None:
     folder = as_foreign(tiny_copy(tmp_path / "draft"))
     edit_config(folder, rope_theta=50000.0)
     assert "config.rope" in repair(check_static(folder, TINY)).left[0]
-    assert same_config(mended(folder, Known(rope_theta=10000.0)).document)
+    assert same_config(mended(folder, Known(rope=Rope(10000.0))).document)
 
 
 def test_flags_that_are_given_are_set(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from eyas.check.evidence import NUM_PROMPTS, answered, conversations, further, p
 from eyas.check.forced import UNSURE, Forced, Text, draft_ids_of, forced_steps, log_likelihoods
 from eyas.check.hypotheses import single_changes
 from eyas.check.measure import Measure, Rig, accepted_counts, compare
-from eyas.check.readings import Reading, arrange, declared, narrowed
+from eyas.check.readings import Reading, Rope, arrange, declared, narrowed
 from eyas.check.search import SURE, Search
 from eyas.check.tapsearch import MOST_COMBINATIONS, _grid, search_taps
 from eyas.config import SpeculativeSettings
@@ -67,7 +67,8 @@ def test_a_reading_is_a_view(rig: Rig, target: Target, texts: list[Text]) -> Non
     """Whatever is tried, the draft itself stays as it was."""
     base = declared(rig.model.config)
     before = rig.measure(base).nats.clone()
-    for hypothesis in single_changes(base, rig.model.config, 123.0, own_embedding=True):
+    other = Rope.of(123.0, {"rope_type": "linear", "factor": 3.0})
+    for hypothesis in single_changes(base, rig.model.config, other, own_embedding=True):
         view = arrange(rig.model, hypothesis.reading, target)
         changed = forced_steps(view, hypothesis.reading, texts[0], 1)[0].logits
         assert changed.isfinite().all(), hypothesis.name
@@ -86,6 +87,8 @@ def test_a_reading_is_a_view(rig: Rig, target: Target, texts: list[Text]) -> Non
         lambda r: replace(r, map="missing"),
         lambda r: replace(r, head="target"),
         lambda r: replace(r, taps=(r.taps[1], r.taps[0], r.taps[2])),
+        lambda r: replace(r, rope=Rope.of(r.rope.theta, {"rope_type": "linear", "factor": 8.0})),
+        lambda r: replace(r, rope=replace(r.rope, share=0.5)),
     ],
 )
 def test_every_wrong_reading_explains_the_text_worse(rig: Rig, change: Callable[[Reading], Reading]) -> None:
@@ -126,6 +129,7 @@ def test_the_taps_are_found_from_wrong_ones(rig: Rig) -> None:
         (lambda r: replace(r, taps=(1, 3, 7)), ["taps.wrong"]),
         (lambda r: replace(r, taps=(4, 2, 5)), ["taps.order"]),
         (lambda r: replace(r, norm_output=True), ["norm.output"]),
+        (lambda r: replace(r, rope=Rope.of(r.rope.theta, {"rope_type": "linear", "factor": 8.0})), ["rope.scaling"]),
     ],
 )
 def test_the_search_names_the_fault(rig: Rig, change: Callable[[Reading], Reading], kinds: list[str]) -> None:
