@@ -16,9 +16,10 @@ from eyas.check.findings import Finding, Link
 from eyas.check.forced import Text
 from eyas.check.measure import Rig
 from eyas.check.outside import Asked, judge_server
+from eyas.check.template import template_of_server
 from eyas.draft.checkpoint import read_draft
 from eyas.engine.greedy import greedy_answers
-from eyas.engine.session import eos_ids_of
+from eyas.engine.session import eos_ids_of, open_session
 from eyas.testing import load_tiny_target, tiny_pair, tiny_prompts
 from eyas.testing.planted import singles
 from eyas.testing.planting import tiny
@@ -92,3 +93,21 @@ def test_a_fault_in_what_is_served_is_named(rig: Rig, name: str, tmp_path: Path)
         findings, link = judged(rig, url)
     assert link.state == "broken", (link, findings)
     assert SERVED[name] in faults(findings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [None, "as their text alone, without a template"])
+def test_a_server_that_writes_chats_otherwise_is_named(named: str | None, tmp_path: Path) -> None:
+    flags: tuple[str, ...] = ()
+    if named is not None:
+        template = tmp_path / "plain.jinja"
+        template.write_text("{{ messages | map(attribute='content') | join('\\n') }}")
+        flags = ("--chat-template", str(template))
+    tokenizer = open_session(tiny_pair()[0], None, "fp32").tokenizer
+    with serving(tiny_pair()[1], *flags) as url:
+        found = template_of_server(url, tokenizer, ["where does the fox live?", "what is an owl?"])
+    if named is None:
+        assert (found.finding, found.link.state) == (None, "proven")
+    else:
+        assert found.finding is not None
+        assert found.finding.data["as"] == [named]

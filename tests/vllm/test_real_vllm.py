@@ -266,6 +266,18 @@ def test_layer_ids_as_vllms_own_code_reads_them(vllm_python: Path, table: list[A
     table.append({"layer ids": [{"config": c} | a for c, a in zip(CONFIGS, answers, strict=True)]})
 
 
+def test_a_template_of_another_kind_is_named(bench: Bench, vllm_python: Path, table: list[Any], tmp_path: Path) -> None:
+    """Tokens as prompts are accepted as predicted, and chats are not what the draft was trained on."""
+    trained, template = story_for_vllm(tmp_path / "story"), tmp_path / "plain.jinja"
+    template.write_text("{{ messages | map(attribute='content') | join('\\n') }}")
+    with serving(vllm_python, bench.target, trained, K, tmp_path / "log", ["--chat-template", str(template)]) as url:
+        verdict, status = checked(trained, bench.target, url, tmp_path, 4)
+    table.append(row_of("chat template without turns", verdict, status))
+    named = [finding for finding in verdict["findings"] if finding["weight"] == "fault"]
+    assert ([finding["kind"] for finding in named], status) == (["endpoint.template"], 1)
+    assert named[0]["data"]["as"] == ["as their text alone, without a template"]
+
+
 def test_a_server_without_speculation_is_told(
     bench: Bench, vllm_python: Path, table: list[Any], tmp_path: Path
 ) -> None:

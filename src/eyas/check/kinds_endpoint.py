@@ -41,6 +41,13 @@ ENDPOINT_KINDS: dict[str, Kind] = {
         "endpoint: the returned tokens against the target's greedy continuation.",
         "Serve the target that the draft was trained for, with its template.",
     ),
+    "endpoint.template": Kind(
+        "The server writes chats otherwise than the target's own template",
+        "As predicted on prompts given as tokens, and worse on chats; or fine on one prompt set and poor on another.",
+        "--chat-template, a default system prompt, a thinking switch, or special tokens that are added a second time.",
+        "endpoint: a few chats as the server's /tokenize gives them, or their length, against several renderings.",
+        "Start the server with the target's own template and switches, or regenerate and train on what it writes.",
+    ),
     "endpoint.mismatch": Kind(
         "The server runs the draft otherwise than declared",
         "The accept length is lower than the walk predicts.",

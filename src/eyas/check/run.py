@@ -28,6 +28,7 @@ from eyas.check.readings import declared
 from eyas.check.replay import Replay, replay
 from eyas.check.search import PART, Search, SearchResult
 from eyas.check.static import StaticResult, check_static
+from eyas.check.template import template_of_server
 from eyas.corpus.identity import check_identity
 from eyas.dialects.engines import Engine
 from eyas.dialects.flags import Resolution
@@ -245,6 +246,12 @@ def _run_levels(state: Progress, session: Session, parts: Parts) -> None:
     if request.endpoint is not None or request.observed is not None:
         with state.level("endpoint"):
             _endpoint(state, rig, conversations)
+        if request.endpoint is not None:
+            with state.level("endpoint"):
+                rendering = None if static.contract is None else static.contract.rendering
+                seen = template_of_server(request.endpoint, session.tokenizer, evidence.packaged_prompts(), rendering)
+            state.links.append(seen.link)
+            state.findings += [] if seen.finding is None else [seen.finding]
 
 
 def _original(state: Progress, folder: Path, parts: Parts, rig: Rig) -> Parts:

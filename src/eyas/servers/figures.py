@@ -50,11 +50,16 @@ def fields_of(body: Any, depth: int = 0) -> dict[str, Any]:
 
 def completion_of(body: Mapping[str, Any]) -> int | None:
     """Tokens of the answer as the server counts them; None: it does not say. Raises ``server.metrics``."""
+    return count_in(body, counters.COMPLETION)
+
+
+def count_in(body: Mapping[str, Any], name: str) -> int | None:
+    """A count of tokens, wherever an answer has it; None: it does not say. Raises ``server.metrics``."""
     for place in (body.get("usage"), body.get("meta_info"), body):
-        value = place.get(counters.COMPLETION) if isinstance(place, dict) else None
+        value = place.get(name) if isinstance(place, dict) else None
         if value is not None:
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= counters.LARGEST:
-                raise bad_metrics(f"{counters.COMPLETION} is {str(value)[:60]!r}")
+                raise bad_metrics(f"{name} is {str(value)[:60]!r}")
             return value
     return None
 
