@@ -100,6 +100,7 @@ CODES: dict[str, str] = {
     "samples.truncated": "Most samples were cut at the length limit",
     "samples.leak": "Held-out prompts are trained on as well",
     "samples.split": "Nothing is held out, or nothing is left to train on",
+    "samples.twice": "A sample is in two of the files that are joined",
     "samples.vocabulary": "A draft vocabulary does not fit the answers' tokens",
     "rendering.user-turn": "The chat template has no user turn that can be continued",
     "prompts.settings": "Drawn prompts were begun with other settings than they are to go on with",

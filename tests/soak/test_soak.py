@@ -75,6 +75,8 @@ async def _story(
     restarts = health.idle[-1]["engine_restarts"]
     if restarts != len(KILLED_IN):
         ledger.fault("engine", f"started again {restarts:g} times, killed {len(KILLED_IN)} times")
+    if not any(idle["preemptions_total"] for idle in health.idle):
+        ledger.fault("engine", "no answer gave up its slots for another: the cache is too large for this load")
     growth = health.growth(rate)
     health.end()
     engine = psutil.Process(server.engine_pid)

@@ -1,4 +1,4 @@
-"""Verbs about samples: data build, data report, data show."""
+"""Verbs about samples: data build, data join, data report, data show."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def build(
     from eyas.data.samples import account_path, build_samples, open_chats, origin_facts, rendering_for, write_account
     from eyas.engine.session import eos_ids_of, text_facts_of
 
-    if out.suffix != ".npz":
-        raise EyasError("flags.range", f"--out {out} does not end in .npz", f"write --out {out.with_suffix('.npz')}")
+    _require_npz(out)
     read = open_chats(chats)
     folder, tokenizer = _open(model, quiet=as_json)
     known = origin_facts(read.identity, text_facts_of(tokenizer))
@@ -58,6 +57,26 @@ def build(
     console.print(f"{len(made.samples)} samples of {account.chats} chats → {out}")
     console.print(f"{account.answers} answers, {account.cut_answers} without an end of turn", style="dim")
     _tell_account(console, account)
+
+
+@data_app.command()
+def join(
+    samples: Annotated[list[Path], typer.Argument(help="Files of samples (.npz), of one target and template.")],
+    out: Annotated[Path, typer.Option(help="The file of all of them (.npz).")],
+    as_json: Json = False,
+) -> None:
+    """Make one file of several, in their order, to capture and train on them together."""
+    from eyas.corpus.samples import read_samples, write_samples
+    from eyas.data.joining import join_samples
+
+    _require_npz(out)
+    made = join_samples([(path, read_samples(path)) for path in samples])
+    write_samples(out, made)
+    answer_tokens = sum(sample.answer_tokens for sample in made.samples)
+    if as_json:
+        print(json.dumps({"out": str(out), "samples": len(made.samples), "answer_tokens": answer_tokens}))
+    else:
+        print(f"{len(made.samples)} samples, {answer_tokens:,} answer tokens → {out}")
 
 
 @data_app.command()
@@ -114,6 +133,11 @@ def show(
     if as_json:
         shown = [{"id": s.id, "tokens": s.tokens.tolist(), "answers": s.answers} for s in chosen]
         print(json.dumps({"samples": shown, "svg": str(svg) if svg else None}))
+
+
+def _require_npz(out: Path) -> None:
+    if out.suffix != ".npz":
+        raise EyasError("flags.range", f"--out {out} does not end in .npz", f"write --out {out.with_suffix('.npz')}")
 
 
 def _open(model: str, quiet: bool) -> tuple[Path, Any]:
