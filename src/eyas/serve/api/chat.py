@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import AsyncGenerator
@@ -19,7 +20,7 @@ from eyas.serve.api.answers import ChatChoice, ChatChunk, ChatCompletion, ChunkC
 from eyas.serve.api.bodies import ChatBody, NamedTool, Templated
 from eyas.serve.api.failures import FieldError
 from eyas.serve.api.figures import figures_of
-from eyas.serve.api.grammars import grammar_of
+from eyas.serve.api.grammars import check_size, grammar_of
 from eyas.serve.api.pieces import Tally, merged, unfinished
 from eyas.serve.api.replies import StreamReply, WholeReply, event
 from eyas.serve.api.service import Service, service_of
@@ -123,8 +124,10 @@ def _grammar(body: ChatBody, service: Service) -> Grammar | None:
     name = choice.function.name if isinstance(choice, NamedTool) else None
     if name is not None and name not in {tool.function.name for tool in tools}:
         raise FieldError("request.field", "tool_choice", "tool_choice names no tool of tools", "name one of them")
-    several = body.parallel_tool_calls is not False
-    return parsers.tool_grammar(tool_format, dumped_tools(body), "required" if name is None else name, several)
+    several, dumped = body.parallel_tool_calls is not False, dumped_tools(body)
+    schemas = [json.dumps(tool["function"].get("parameters"), ensure_ascii=False) for tool in dumped]
+    check_size("tools", "\n".join(schemas), service.limits)
+    return parsers.tool_grammar(tool_format, dumped, "required" if name is None else name, several)
 
 
 def dumped_tools(body: Templated) -> list[dict[str, Any]]:

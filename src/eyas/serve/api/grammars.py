@@ -64,12 +64,17 @@ def _named(field: str, kind: Any, value: dict[str, Any] | list[str] | str | None
         yield field, Grammar(kind, value)
 
 
-def _check(field: str, grammar: Grammar, limits: Limits) -> None:
-    size, depth = len(grammar.text.encode()), nesting(grammar.text)
+def check_size(field: str, text: str, limits: Limits) -> None:
+    """Raise ``request.limit`` for a grammar or schema that is too long, or nested too deeply, to be read."""
+    size, depth = len(text.encode()), nesting(text)
     if size > limits.grammar_bytes:
         raise _more(field, f"has {size} bytes", limits.grammar_bytes)
     if depth > limits.grammar_depth:
         raise _more(field, f"is nested {depth} deep", limits.grammar_depth)
+
+
+def _check(field: str, grammar: Grammar, limits: Limits) -> None:
+    check_size(field, grammar.text, limits)
     if grammar.kind == "json_schema":
         try:
             schema = json.loads(grammar.text)

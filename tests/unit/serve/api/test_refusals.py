@@ -66,6 +66,14 @@ CALL = {"type": "function", "function": {"name": "f", "arguments": "{"}}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
+def tool(parameters: Any) -> list[Any]:
+    return [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+
+
+LONG = tool({"type": "object", "description": "a" * 500})
+DEEP = tool({"allOf": [{"allOf": [{"allOf": [{"type": "object"}]}]}]})
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
@@ -81,6 +89,8 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ({"logit_bias": {"512": 0}}, "request.field", "logit_bias"),
         ({"logit_bias": {"x": 0}}, "request.field", "logit_bias.x"),
         ({"tools": [TOOL, TOOL]}, "request.limit", "tools"),
+        ({"tools": LONG, "tool_choice": "required"}, "request.limit", "tools"),
+        ({"tools": DEEP, "tool_choice": "required"}, "request.limit", "tools"),
         ({"guided_regex": "a" * 501}, "request.limit", "guided_regex"),
         ({"guided_regex": "(" * 7 + "a" + ")" * 7}, "request.limit", "guided_regex"),
         ({"guided_regex": " "}, "request.field", "guided_regex"),
