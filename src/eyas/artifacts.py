@@ -83,7 +83,9 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def require_free(path: Path, needed: int, what: str) -> None:
+def require_free(
+    path: Path, needed: int, what: str, fix: str = "free some space, or set EYAS_CACHE to a folder on a larger disk"
+) -> None:
     """Raise ``pull.disk-full`` unless the disk of ``path`` (it need not exist) has ``needed`` bytes free."""
     place = path.absolute()
     while not place.exists():
@@ -93,7 +95,7 @@ def require_free(path: Path, needed: int, what: str) -> None:
         raise EyasError(
             "pull.disk-full",
             f"{what} needs {human_bytes(needed)} but {place} has {human_bytes(free)} free",
-            "free some space, or set EYAS_CACHE to a folder on a larger disk",
+            fix,
         )
 
 

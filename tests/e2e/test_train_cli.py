@@ -9,15 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoTokenizer
+from typer.testing import CliRunner
 
+from eyas.cli import app
 from eyas.config import SpeculativeSettings
 from eyas.contract import Contract
 from eyas.corpus.samples import SampleSet, split, write_samples
 from eyas.draft.checkpoint import load_draft
 from eyas.engine.session import facts_of
+from eyas.errors import EyasError
 from eyas.metrics import Acceptance
 from eyas.speculate.walk import walk_text
 from eyas.testing import tiny_pair
@@ -192,6 +196,15 @@ def test_a_plan_starts_nothing(samples, tmp_path):
     assert code == 0
     assert result["trained_parameters"] > 0
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_no_disk_can_hold_is_not_begun(samples, tmp_path, monkeypatch):
+    monkeypatch.setattr("eyas.artifacts.shutil.disk_usage", lambda path: SimpleNamespace(free=100_000))
+    done = CliRunner().invoke(app, command(samples, tmp_path / "run")[3:])
+    assert isinstance(done.exception, EyasError)
+    assert done.exception.code == "pull.disk-full"
+    assert not (tmp_path / "run" / "settings.yaml").exists()
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.artifacts import atomic_write
+from eyas.artifacts import atomic_write, file_sizes, require_free
 from eyas.corpus.feature_store import samples_sha256
 from eyas.corpus.features import Features, FeatureSource, TopTokens
 from eyas.corpus.samples import Sample, SampleSet, is_held_out
@@ -30,6 +30,7 @@ from eyas.draft.model import DraftModel
 from eyas.environment import write_environment
 from eyas.errors import EyasError
 from eyas.train.batch import Collator
+from eyas.train.costs import checkpoint_bytes
 from eyas.train.log import RunLog
 from eyas.train.loop import Progress, Trainer
 from eyas.train.parallel import Parallel
@@ -98,13 +99,14 @@ def run_training(
     """Train, or go on where the folder's run was killed; the folder holds the best weights afterwards.
 
     ``sinks``: names of ``eyas.train.sinks``; ``command``: the command line, to be written down. Raises ``train.…``,
-    ``features.…``, ``draft.…``, ``taps.…``, ``artifact.…``.
+    ``features.…``, ``draft.…``, ``taps.…``, ``artifact.…``, ``pull.disk-full``.
     """
     settings, folder = job.settings, job.folder
     source = Shortened(job.source, settings.max_length)
     usable = [i for i, sample in enumerate(source.samples) if sample.is_trainable]
     held = [i for i in usable if is_held_out(source.samples[i].prompt_id, settings.held_out_share)]
     train = sorted(set(usable) - set(held))
+    _require_disk(job)
     _claim(job, train, held, parallel, command)
     start = _start(job, source, train, parallel)
     kept = start.model.to_target_ids(torch.arange(len(start.model.d2t)))
@@ -139,6 +141,13 @@ def _evaluated(source: FeatureSource, held: Sequence[int], most: int) -> list[in
         if counts[key] <= most:
             chosen.append(index)
     return chosen
+
+
+def _require_disk(job: Job) -> None:
+    """Room for all that the run will keep, less what is there already. Raises ``pull.disk-full``."""
+    config = job.warm_start.config if job.warm_start else draft_config(job.document, job.settings.draft)
+    missing = checkpoint_bytes(config, job.settings) - sum(file_sizes(job.folder))
+    require_free(job.folder, missing, "this training", "free some space, or name --out on a larger disk")
 
 
 def _claim(job: Job, train: Sequence[int], held: Sequence[int], parallel: Parallel, command: Sequence[str]) -> None:
