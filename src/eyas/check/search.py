@@ -154,11 +154,21 @@ class Search:
     def _sure(
         self, now: Reading, judged: Sequence[Judged], least: float = SURE
     ) -> tuple[list[Judged], list[Hypothesis]]:
-        """(those that are surely better, the best first; those among them that cannot be told from it)."""
-        sure = [(d, h) for d, h in judged if d.z >= least and d.gain >= LEAST_GAIN and not h.looks_ahead]
-        sure = [(d, h) for d, h in sure if h.kinds != ("norm.output",) or self._closes(h.reading, now)]
+        """(those that are surely better, the best first; those among them that cannot be told from it).
+
+        What explains more, though less surely, is not ruled out: of the same kind it is the better name for it, of
+        another one a rival.
+        """
+        real = [(d, h) for d, h in judged if d.gain >= LEAST_GAIN and not h.looks_ahead]
+        real = [(d, h) for d, h in real if h.kinds != ("norm.output",) or self._closes(h.reading, now)]
+        sure = [(d, h) for d, h in real if d.z >= least]
+        if not sure:
+            return [], []
+        above = [(d, h) for d, h in real if min(PERHAPS, least) <= d.z < least and d.gain > sure[0][0].gain]
+        kinds = sure[0][1].kinds
+        sure = [(d, h) for d, h in above if h.kinds == kinds] + sure
         rivals = [h for _, h in sure[1:] if self._against(sure[0][1].reading, h.reading).z < APART]
-        return sure, rivals
+        return sure, rivals + [h for _, h in above if h.kinds != kinds]
 
     def _closes(self, reading: Reading, now: Reading) -> bool:
         """Whether the second step becomes nearly as good as the first."""

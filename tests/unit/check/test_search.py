@@ -12,8 +12,8 @@ import torch
 
 from eyas.check.evidence import NUM_PROMPTS, answered, conversations, further, packaged_prompts, prompt_ids
 from eyas.check.forced import UNSURE, Forced, Text, draft_ids_of, forced_steps, log_likelihoods
-from eyas.check.hypotheses import single_changes
-from eyas.check.measure import Measure, Rig, accepted_counts, compare
+from eyas.check.hypotheses import Hypothesis, single_changes
+from eyas.check.measure import Difference, Measure, Rig, accepted_counts, compare
 from eyas.check.readings import Reading, Rope, arrange, declared, narrowed
 from eyas.check.search import SURE, Search
 from eyas.check.tapsearch import MOST_COMBINATIONS, _grid, search_taps
@@ -183,6 +183,25 @@ def test_a_narrowed_head_says_the_same_of_its_rows(rig: Rig, target: Target) -> 
     assert torch.equal(narrow.logits(normed), view.logits(normed)[:, rows])
     assert torch.equal(narrow.to_target_ids(torch.arange(4)), view.to_target_ids(rows))
     assert len(rig.model.head.weight) == rig.model.config.draft_vocab_size
+
+
+def test_what_explains_more_but_less_surely_is_not_ruled_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = declared(rig.model.config)
+    search = Search(rig, None, lambda _: None)
+    monkeypatch.setattr(search, "_against", lambda better, worse: Difference(0.0, 0.0))
+
+    def judged(name: str, kind: str, gain: float, z: float) -> tuple[Difference, Hypothesis]:
+        return Difference(gain, z), Hypothesis(name, (kind,), base)
+
+    surest, likelier = judged("linear 2", "rope.scaling", 0.03, 4.3), judged("none", "rope.scaling", 0.04, 3.4)
+    other, doubtful = judged("taps", "taps.wrong", 0.05, 3.0), judged("noise", "taps.wrong", 0.06, 1.0)
+    sure, rivals = search._sure(base, [surest])
+    assert (sure, rivals) == ([surest], [])
+    sure, rivals = search._sure(base, [doubtful, likelier, surest])
+    assert ([h.name for _, h in sure], [h.name for h in rivals]) == (["none", "linear 2"], ["linear 2"])
+    sure, rivals = search._sure(base, [doubtful, other, surest])
+    assert ([h.name for _, h in sure], [h.name for h in rivals]) == (["linear 2"], ["taps"])
+    assert search._sure(base, [other, likelier]) == ([], [])
 
 
 def test_what_looks_ahead_explains_nothing(rig: Rig) -> None:
