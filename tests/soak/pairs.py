@@ -57,7 +57,7 @@ def builtin() -> Pair:
         "Summarise the story of Romeo and Juliet in one sentence.",
         "Which is larger, 9.11 or 9.9? Explain.",
     )
-    return Pair("builtin", ("--max-total-tokens", "1400"), target, questions, 40, 700)
+    return Pair("builtin", ("--max-total-tokens", "1200"), target, questions, 40, 700)
 
 
 PAIRS: dict[str, Callable[[], Pair]] = {"tiny": tiny, "builtin": builtin}

@@ -64,14 +64,8 @@ def post(rig: Rig, body: Any = None, path: str = CHAT, content: bytes | None = N
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{"}}
 TOOL = {"type": "function", "function": {"name": "f"}}
-
-
-def tool(parameters: Any) -> list[Any]:
-    return [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
-
-
-LONG = tool({"type": "object", "description": "a" * 500})
-DEEP = tool({"allOf": [{"allOf": [{"allOf": [{"type": "object"}]}]}]})
+LONG = {"type": "function", "function": {"name": "f", "parameters": {"description": "a" * 500}}}
+DEEP = {"type": "function", "function": {"name": "f", "parameters": {"a": [{"a": [{"a": [{}]}]}]}}}
 
 
 @pytest.mark.parametrize(
@@ -89,8 +83,7 @@ DEEP = tool({"allOf": [{"allOf": [{"allOf": [{"type": "object"}]}]}]})
         ({"logit_bias": {"512": 0}}, "request.field", "logit_bias"),
         ({"logit_bias": {"x": 0}}, "request.field", "logit_bias.x"),
         ({"tools": [TOOL, TOOL]}, "request.limit", "tools"),
-        ({"tools": LONG, "tool_choice": "required"}, "request.limit", "tools"),
-        ({"tools": DEEP, "tool_choice": "required"}, "request.limit", "tools"),
+        *(({"tools": [tool], "tool_choice": "required"}, "request.limit", "tools") for tool in (LONG, DEEP)),
         ({"guided_regex": "a" * 501}, "request.limit", "guided_regex"),
         ({"guided_regex": "(" * 7 + "a" + ")" * 7}, "request.limit", "guided_regex"),
         ({"guided_regex": " "}, "request.field", "guided_regex"),
