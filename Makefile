@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
-.PHONY: help demo test test-vllm soak lint format bench bench-train bench-check bench-policy bench-servers docs clean
+.PHONY: help demo test test-vllm soak lint format bench bench-train bench-check bench-policy bench-quality bench-servers docs clean
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -68,6 +68,9 @@ bench-check: $(STAMP) ## planted faults: how many a check names exactly, wrongly
 
 bench-policy: $(STAMP) ## speculation chosen by benefit: beside plain decoding and every fixed K, on loads of all kinds
 	@$(BIN)/python benchmarks/bench_policy.py $(ARGS)
+
+bench-quality: $(STAMP) ## what bf16 and int8 cost: likeliest tokens, likelihoods and divergence beside fp32
+	@$(BIN)/python benchmarks/bench_quality.py $(ARGS)
 
 # Others take part where they are named: make bench-servers ARGS="--llama-cpp FOLDER --vllm PYTHON"
 bench-servers: $(STAMP) ## throughput of servers side by side, plain and with the same draft

@@ -14,7 +14,7 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.model import DraftModel
 from eyas.draft.vocab import offsets_from_ids
 from eyas.engine.engine import Engine
-from eyas.kernels import get_backend
+from eyas.kernels import Quantization, get_backend
 from eyas.models.config import parse_llama_config
 from eyas.models.llama import LlamaTarget, expected_shapes
 from eyas.models.target import Target
@@ -26,7 +26,14 @@ HIDDEN, HEAD = 64, 16
 
 
 def random_target(
-    seed: int = 0, *, vocab: int = 128, layers: int = 3, context: int = 256, backend: str = "onednn", **config: Any
+    seed: int = 0,
+    *,
+    vocab: int = 128,
+    layers: int = 3,
+    context: int = 256,
+    backend: str = "onednn",
+    quantization: Quantization = "none",
+    **config: Any,
 ) -> LlamaTarget:
     """A Llama whose next token depends on many before it, and whose greedy text does not fall into a loop at once."""
     shape = parse_llama_config(
@@ -48,7 +55,7 @@ def random_target(
         noise = torch.randn(dims, generator=generator)
         fan_in = 1.0 if "embed" in name else dims[-1] ** 0.5
         tensors[name] = 1 + 0.1 * noise if len(dims) == 1 else noise * (2.0 / fan_in)
-    return LlamaTarget(shape, tensors, torch.float32, get_backend(backend))
+    return LlamaTarget(shape, tensors, torch.float32, get_backend(backend, quantization))
 
 
 def random_draft(

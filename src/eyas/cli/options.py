@@ -18,7 +18,9 @@ Model = Annotated[str, typer.Option("--model", help="builtin:…, a hub id, a mo
 DraftOption = Annotated[
     str, typer.Option("--draft", help="A draft folder; auto: the one that the built-in model brings; none.")
 ]
-Dtype = Annotated[str, typer.Option("--dtype", help="Weights of the target: fp32 or bf16.")]
+Dtype = Annotated[
+    str, typer.Option("--dtype", "--quantization", help="Weights: fp32, bf16, or int8 (activations too).")
+]
 BackendOption = Annotated[str, typer.Option("--backend", help="Kernels: auto, native, onednn or eager.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; torch's own choice if not given.")]
 Steps = Annotated[int | None, typer.Option("--speculative-num-steps", help="Draft steps in a round, K.")]

@@ -138,7 +138,7 @@ def assemble(
     """The draft of this config with ``tensors`` by canonical name, all there and of the right shape; an embedding that
     is not its own is the target's.
     """
-    kernels = get_backend(backend)
+    kernels = get_backend(backend, target.backend.quantization)
     active, length = kernels.activation_dtype(dtype), max(config.max_position_embeddings, target.max_positions)
     model = DraftModel(config, kernels, length)
     state = {}
@@ -181,7 +181,7 @@ def load_draft(
 
 def _serving_dtype(folder: Path, target: Target, backend: str) -> torch.dtype:
     stored = {info.dtype for info in open_checkpoint(folder).infos.values() if len(info.shape) > 1}
-    same_numbers = get_backend(backend).activation_dtype(torch.bfloat16) == target.dtype
+    same_numbers = get_backend(backend, target.backend.quantization).activation_dtype(torch.bfloat16) == target.dtype
     return torch.bfloat16 if stored == {"BF16"} and same_numbers else target.embedding().dtype
 
 

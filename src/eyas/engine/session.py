@@ -17,7 +17,7 @@ from eyas.draft.model import DraftModel
 from eyas.engine.engine import Engine
 from eyas.errors import EyasError
 from eyas.models.ranks import Ranks
-from eyas.models.registry import load_target, parse_dtype
+from eyas.models.registry import load_target, parse_numerics
 from eyas.models.target import Target
 from eyas.models.weights.safetensors import open_checkpoint, weight_fingerprint
 from eyas.speculate.propose import Proposer
@@ -72,14 +72,15 @@ def open_session(
 ) -> Session:
     """Load a target folder and, if given, a draft folder; the draft's contract is enforced.
 
-    ``dtype``: ``fp32`` or ``bf16``. ``tokenizer_folder``, ``chat_template``: in place of the target's own.
+    ``dtype``: ``fp32``, ``bf16`` or ``int8``. ``tokenizer_folder``, ``chat_template``: in place of the target's own.
     ``ranks``: who shares the target; the draft is whole on each, as it is small beside its target. Raises
     ``model.…``, ``draft.…``, ``contract.…``, ``artifact.…``.
     """
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, trust_remote_code=False)
     if chat_template is not None:
         tokenizer.chat_template = chat_template
-    target = load_target(folder, parse_dtype(dtype), backend, device, ranks)
+    weights, quantization = parse_numerics(dtype)
+    target = load_target(folder, weights, backend, device, ranks, quantization)
     loaded = None
     if draft is not None:
         loaded = load_draft(draft, target, backend, known=facts_of(folder, tokenizer))

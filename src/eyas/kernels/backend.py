@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from eyas.errors import EyasError
 from eyas.kernels.rows import KVCache, Rows
 
+Quantization = Literal["none", "int8"]
+"""none: weights as they are, in fp32 or bf16 · int8: weights and activations as integers of 8 bits, scaled by group."""
 BACKENDS = {
     "eager": "eyas.kernels.eager:Eager",
     "native": "eyas.kernels.native:Native",
@@ -59,10 +61,13 @@ class Backend(ABC):
     name: str
     copies_weights: bool
     """Whether packed weights are a copy, so that the originals can go."""
+    quantization: Quantization = "none"
+    packed_bytes: int = 0
+    """Of all matrices that were packed so far: what one forward reads of them."""
 
     @abstractmethod
     def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which weights of ``weight_dtype`` are read from memory."""
+        """The dtype in which weights of ``weight_dtype`` are read from memory; int8 where they are quantised."""
 
     def fuse(self, shape: LayerShape, linears: Sequence[Linear], norms: Sequence[Tensor | None]) -> FusedLayer | None:
         """A whole layer as one call, or None where the backend has no such thing.
@@ -122,22 +127,25 @@ class Linear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-def get_backend(name: str) -> Backend:
-    """The backend of that name; ``auto`` takes the fastest that runs on this machine's CPU."""
+def get_backend(name: str, quantization: Quantization = "none") -> Backend:
+    """The backend of that name; ``auto`` takes the fastest that runs on this machine's CPU.
+
+    Raises ``flags.range`` for one that is not there, ``flags.contradiction`` for one that has no such quantization.
+    """
     if name == "auto":
-        name = _fastest()
+        name = _fastest(quantization)
     if name not in BACKENDS:
         raise EyasError(
             "flags.range", f"there is no backend {name!r}", f"use one of: auto, {', '.join(sorted(BACKENDS))}"
         )
     module, cls = BACKENDS[name].split(":")
-    backend = getattr(import_module(module), cls)()
+    backend = getattr(import_module(module), cls)(quantization=quantization)
     assert isinstance(backend, Backend)
     return backend
 
 
-def _fastest() -> str:
-    """The own kernels where they were built, else oneDNN, else plain PyTorch."""
+def _fastest(quantization: Quantization) -> str:
+    """The own kernels where they were built, else oneDNN where it can, else plain PyTorch."""
     if import_module("eyas.kernels.native").load_library() is not None:
         return "native"
-    return "onednn" if torch.backends.mkldnn.is_available() else "eager"
+    return "onednn" if quantization == "none" and torch.backends.mkldnn.is_available() else "eager"

@@ -8,24 +8,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.kernels.backend import Backend
+from eyas.kernels.backend import Backend, Quantization
+from eyas.kernels.integers import kept, rounded
 from eyas.kernels.rows import Group, KVCache, Rows
 
 
 class Eager(Backend):
-    """Plain PyTorch on any device, with activations in the dtype of the weights."""
+    """Plain PyTorch on any device, with activations in the dtype of the weights, or in fp32 where it is quantised."""
 
     name = "eager"
     copies_weights = False
+
+    def __init__(self, quantization: Quantization = "none") -> None:
+        self.quantization = quantization
 
     def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
         return weight_dtype
 
     def activation_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
-        return weight_dtype
+        return weight_dtype if self.quantization == "none" else torch.float32
 
     def pack(self, weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
-        return lambda x: F.linear(x, weight_OI, bias_O)
+        self.packed_bytes += weight_OI.numel() * weight_OI.element_size()
+        if self.quantization == "none":
+            return lambda x: F.linear(x, weight_OI, bias_O)
+        weight, bias = kept(weight_OI), None if bias_O is None else bias_O.float()
+        return lambda x: F.linear(rounded(x), weight, bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, eps)

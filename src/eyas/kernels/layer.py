@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import Structure, c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 from torch import Tensor
@@ -18,8 +19,19 @@ from eyas.kernels.backend import LayerShape
 from eyas.kernels.rows import KVCache, Rows
 
 
-class _Matrix(Structure):
-    _fields_ = (("packed", c_void_p), ("bias", c_void_p))
+class Kind(IntEnum):
+    """How a packed matrix holds its weights, as in kernels/cpu/layer_args.h."""
+
+    FP32 = 0
+    BF16 = 1
+    INT8 = 2
+    INT4 = 3
+
+
+class Matrix(Structure):
+    """A packed matrix as the native side sees it."""
+
+    _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("kind", c_int64))
 
 
 MATRICES = ("qkv", "o", "gate_up", "down")
@@ -30,12 +42,11 @@ ROW_POINTERS = ("request", "positions", "slots", "tables", "table_start", "path"
 
 class _LayerArgs(Structure):
     _fields_ = (
-        *((name, _Matrix) for name in MATRICES),
+        *((name, Matrix) for name in MATRICES),
         *((name, c_void_p) for name in NORMS),
         *((name, c_int64) for name in SIZES),
         ("eps", c_float),
         ("scale", c_float),
-        ("bf16", c_int64),
     )
 
 
@@ -45,14 +56,15 @@ class _BatchArgs(Structure):
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A packed weight [N, K] and its bias, kept alive for the pointers that name them."""
+    """A packed weight [N, K] and its bias, kept alive for the pointers that name them. ``weight``: bytes."""
 
+    kind: Kind
     weight: Tensor
     bias: Tensor | None
 
-    def pointers(self) -> _Matrix:
+    def pointers(self) -> Matrix:
         """As the native side sees it."""
-        return _Matrix(self.weight.data_ptr(), None if self.bias is None else self.bias.data_ptr())
+        return Matrix(self.weight.data_ptr(), None if self.bias is None else self.bias.data_ptr(), self.kind)
 
 
 class NativeLayer:
@@ -66,10 +78,8 @@ class NativeLayer:
         matrices: Sequence[PackedMatrix],
         norms: Sequence[Tensor | None],
     ) -> None:
-        """``matrices``: qkv, o, gate_up, down, all fp32 or all bf16. ``norms``: of the input (None: the caller gives
-        what attention reads), of the MLP, and of q and k per head or None."""
-        kinds = {matrix.weight.dtype for matrix in matrices}
-        assert len(kinds) == 1, kinds
+        """``matrices``: qkv, o, gate_up, down. ``norms``: of the input (None: the caller gives what attention reads),
+        of the MLP, and of q and k per head or None."""
         self._library, self._isa, self._keep = library, isa, (tuple(matrices), tuple(norms))
         self._takes_input = norms[0] is None
         self._args = _LayerArgs(
@@ -85,7 +95,6 @@ class NativeLayer:
             shape.window or 0,
             shape.eps,
             shape.head_dim**-0.5,
-            kinds == {torch.bfloat16},
         )
         self._shape = shape
 

@@ -3,6 +3,9 @@
 Decoding reads all weights once per token, and so does verifying several. These kernels come near that: they stream
 packed weights once for all rows. An output is summed in input order, so a row's bits do not depend on how many rows
 share the call, nor on threads. bf16 weights stay 16 bits in memory; sums and activations are fp32.
+
+With ``quantization`` int8 weights are integers with a scale for each output and 32 inputs: of 4 bits where that loses
+nothing, as with a model that comes from GGUF's Q4_1, else of 8. Activations are rounded to 8 bits by row and 32 inputs.
 """
 
 from __future__ import annotations
@@ -20,15 +23,17 @@ import torch
 from torch import Tensor
 
 from eyas.errors import EyasError
-from eyas.kernels.backend import LayerShape, Linear
+from eyas.kernels.backend import LayerShape, Linear, Quantization
 from eyas.kernels.cpu.build import sources_digest
 from eyas.kernels.eager import Eager
-from eyas.kernels.layer import NativeLayer, PackedMatrix, declare
+from eyas.kernels.integers import cannot_be_kept
+from eyas.kernels.layer import Kind, Matrix, NativeLayer, PackedMatrix, declare
 
 LIBRARY = Path(__file__).parent / "cpu" / "libeyas_cpu.so"
 HUGE_PAGE = 1 << 21
 SECTION_HEADERS = ((40, 48), (58, 60), (60, 62))
 """Where an ELF file's first 64 bytes say at which offset, of which size and how many its section headers are."""
+_TRIED = (Kind.INT4, Kind.INT8)
 PARALLEL_FROM = 1 << 17
 """Multiply-adds from which a second thread pays for its waking."""
 
@@ -57,12 +62,10 @@ def _load(path: Path) -> ctypes.CDLL | None:
         return None
     library.eyas_isa.argtypes, library.eyas_isa.restype = (number,), text
     library.eyas_machine_has.argtypes, library.eyas_machine_has.restype = (number,), ctypes.c_int
-    library.eyas_packed_size.argtypes, library.eyas_packed_size.restype = (number, number), number
-    for pack in (library.eyas_pack_32, library.eyas_pack_16):
-        pack.argtypes, pack.restype = (pointer, number, number, pointer), None
-    for linear in (library.eyas_linear_f32, library.eyas_linear_bf16):
-        linear.argtypes = (number, pointer, number, number, pointer, pointer, pointer, number, ctypes.c_int)
-        linear.restype = None
+    library.eyas_packed_bytes.argtypes, library.eyas_packed_bytes.restype = (number, number, number), number
+    library.eyas_pack.argtypes, library.eyas_pack.restype = (number, pointer, number, number, pointer), ctypes.c_int
+    library.eyas_linear.argtypes = (number, pointer, number, number, pointer, pointer, number, ctypes.c_int)
+    library.eyas_linear.restype = None
     declare(library)
     return library
 
@@ -128,7 +131,7 @@ class Native(Eager):
     name = "native"
     copies_weights = True
 
-    def __init__(self, instruction_set: str | None = None) -> None:
+    def __init__(self, instruction_set: str | None = None, quantization: Quantization = "none") -> None:
         """``instruction_set``: base, avx2 or avx512; by default the fastest that this machine has."""
         library = load_library()
         if library is None:
@@ -139,9 +142,12 @@ class Native(Eager):
             )
         sets = instruction_sets()
         self.instruction_set = instruction_set or next(iter(sets))
+        super().__init__(quantization)
         self._library, self._arena, self._isa = library, Arena(), sets[self.instruction_set]
 
     def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
+        if self.quantization == "int8":
+            return torch.int8
         return weight_dtype if weight_dtype == torch.bfloat16 else torch.float32
 
     def activation_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
@@ -149,13 +155,11 @@ class Native(Eager):
 
     def pack(self, weight_OI: Tensor, bias_O: Tensor | None) -> Callable[[Tensor], Tensor]:
         packed = self._pack_matrix(weight_OI, bias_O)
-        N, K = weight_OI.shape
-        wide = packed.weight.dtype == torch.float32
-        linear = self._library.eyas_linear_f32 if wide else self._library.eyas_linear_bf16
-        weight, bias = packed.weight.data_ptr(), None if packed.bias is None else packed.bias.data_ptr()
+        (N, K), linear, matrix = weight_OI.shape, self._library.eyas_linear, packed.pointers()
+        weight = ctypes.addressof(matrix)
         pool, isa = torch.get_num_threads, self._isa
 
-        def run(x: Tensor, keep: PackedMatrix = packed) -> Tensor:
+        def run(x: Tensor, keep: tuple[PackedMatrix, Matrix] = (packed, matrix)) -> Tensor:
             """``keep`` holds the memory that the pointers name."""
             assert x.dtype == torch.float32, x.dtype
             assert x.shape[-1] == K, (x.shape, K)
@@ -164,7 +168,7 @@ class Native(Eager):
             y = x.new_empty(*x.shape[:-1], N)
             M = y.numel() // N if N else 0
             threads = pool() if M * N * K >= PARALLEL_FROM else 1
-            linear(isa, x.data_ptr(), M, K, weight, bias, y.data_ptr(), N, threads)
+            linear(isa, x.data_ptr(), M, K, weight, y.data_ptr(), N, threads)
             return y
 
         return run
@@ -184,8 +188,21 @@ class Native(Eager):
             )
         N, K = weight_OI.shape
         assert bias_O is None or bias_O.shape == (N,), (bias_O.shape, N)
-        weight = _plain(weight_OI.to(self.packed_dtype(weight_OI.dtype)))
-        packed = self._arena.zeros(self._library.eyas_packed_size(N, K), weight.dtype)
-        pack = self._library.eyas_pack_32 if weight.dtype == torch.float32 else self._library.eyas_pack_16
-        pack(weight.data_ptr(), N, K, packed.data_ptr())
-        return PackedMatrix(packed, None if bias_O is None else _plain(bias_O.detach().float()))
+        bias = None if bias_O is None else _plain(bias_O.detach().float())
+        for kind in self._kinds(weight_OI.dtype):
+            weight = _plain(weight_OI.to(torch.bfloat16 if kind == Kind.BF16 else torch.float32))
+            size = self._library.eyas_packed_bytes(kind, N, K)
+            # What may not fit is tried elsewhere, so that the arena has no holes.
+            packed = torch.zeros(size, dtype=torch.uint8) if kind in _TRIED else self._arena.zeros(size, torch.uint8)
+            if self._library.eyas_pack(kind, weight.data_ptr(), N, K, packed.data_ptr()):
+                if kind in _TRIED:
+                    packed = self._arena.zeros(size, torch.uint8).copy_(packed)
+                self.packed_bytes += size if kind in _TRIED else weight.nbytes  # without what fills up a panel
+                return PackedMatrix(kind, packed, bias)
+        raise cannot_be_kept()
+
+    def _kinds(self, dtype: torch.dtype) -> tuple[Kind, ...]:
+        """How weights may be kept, the best first."""
+        if self.quantization == "int8":
+            return (Kind.INT4, Kind.INT8)
+        return (Kind.BF16,) if dtype == torch.bfloat16 else (Kind.FP32,)

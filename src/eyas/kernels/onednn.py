@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eyas.errors import EyasError
+from eyas.kernels.backend import Quantization
 from eyas.kernels.eager import Eager
 
 
@@ -26,7 +27,11 @@ class OneDNN(Eager):
     name = "onednn"
     copies_weights = True
 
-    def __init__(self) -> None:
+    def __init__(self, quantization: Quantization = "none") -> None:
+        super().__init__(quantization)
+        if quantization != "none":
+            cause = f"backend onednn has no weights of {quantization}"
+            raise EyasError("flags.contradiction", cause, "use --backend native")
         if not torch.backends.mkldnn.is_available():
             raise EyasError("flags.range", "this build of torch has no oneDNN", "use --backend eager")
         self._native_bf16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -44,6 +49,7 @@ class OneDNN(Eager):
             )
         dtype = self.activation_dtype(weight_OI.dtype)
         packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.to(dtype).contiguous())
+        self.packed_bytes += weight_OI.numel() * dtype.itemsize
         bias = None if bias_O is None else bias_O.to(dtype)
         linear = torch.ops.mkldnn._linear_pointwise
 

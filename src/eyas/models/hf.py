@@ -159,7 +159,7 @@ class HFTarget(Target):
 
     def _pack(self, model: PreTrainedModel) -> None:
         """Let the backend compute the linear layers, so that a row's bits depend on that row alone."""
-        if self.backend.name == "eager":
+        if self.backend.name == "eager" and self.backend.quantization == "none":
             return
         kept = {id(self._embedding.weight), id(self._head.weight)}
         for module in model.modules():

@@ -111,14 +111,13 @@ class LlamaTarget(Target):
     def _load(self, tensors: Mapping[str, Sliceable], dtype: torch.dtype) -> None:
         get = lambda name: self._read(tensors, name).to(self.device, dtype)  # noqa: E731
         self._embedding = get("model.embed_tokens.weight")
+        packed_before = self.backend.packed_bytes
         tied = self.config.tie_word_embeddings
         self._head_weight = self._head_of_embedding() if tied else get("lm_head.weight")
         self._head = Linear(0, 0)
         self._head.weight = nn.Parameter(self._head_weight, requires_grad=False)
         self._head.pack(self.backend)
         self._norm = get("model.norm.weight").to(self.dtype)
-        width = self.backend.packed_dtype(dtype).itemsize
-        self._weight_bytes = self._head_weight.numel() * width
         with torch.device("meta"):
             self.layers = [self._new_layer(i) for i in range(self.num_layers)]
         for i, layer in enumerate(self.layers):
@@ -128,8 +127,8 @@ class LlamaTarget(Target):
                 owner = layer.get_submodule(module) if module else layer
                 value = value if module else value.to(self.dtype)  # norms work on activations
                 setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
-            self._weight_bytes += sum(linear.weight.numel() for linear in layer.linears) * width
             layer.pack()
+        self._weight_bytes = self.backend.packed_bytes - packed_before
         self.row_exact = all(layer.fused is not None for layer in self.layers)
 
     # What a target that is shared by several processes does otherwise.

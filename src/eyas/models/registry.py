@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eyas.errors import EyasError
-from eyas.kernels import Backend, get_backend
+from eyas.kernels import Backend, Quantization, get_backend
 from eyas.models.config import LLAMA_FAMILY, architecture_of, read_config
 
 if TYPE_CHECKING:
@@ -24,16 +24,21 @@ FALLBACK = "eyas.models.hf:load_hf"
 """For every other architecture."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+NUMERICS: dict[str, tuple[torch.dtype, Quantization]] = {
+    **{name: (dtype, "none") for name, dtype in DTYPES.items()},
+    "int8": (torch.float32, "int8"),
+}
+"""How a target computes: the dtype in which weights are read, and what they are packed as."""
 
 Loader = Callable[[Path, torch.dtype, Backend, torch.device], "Target"]
 ShardedLoader = Callable[[Path, torch.dtype, Backend, "Ranks"], "Target"]
 
 
-def parse_dtype(name: str) -> torch.dtype:
-    """``fp32`` or ``bf16`` → the dtype of the weights; raises ``flags.range``."""
-    if name not in DTYPES:
-        raise EyasError("flags.range", f"dtype {name!r}", f"use one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+def parse_numerics(name: str) -> tuple[torch.dtype, Quantization]:
+    """``fp32``, ``bf16`` or ``int8`` → (dtype of the weights, quantization); raises ``flags.range``."""
+    if name not in NUMERICS:
+        raise EyasError("flags.range", f"dtype {name!r}", f"use one of {', '.join(NUMERICS)}")
+    return NUMERICS[name]
 
 
 def load_target(
@@ -42,8 +47,9 @@ def load_target(
     backend: str = "auto",
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
+    quantization: Quantization = "none",
 ) -> Target:
-    """The target in a Hugging Face folder, its weights as ``dtype`` (fp32 or bf16), ready to run.
+    """The target in a Hugging Face folder, its weights as ``dtype`` (fp32 or bf16), or packed from it, ready to run.
 
     ``ranks``: this process and those that share the target with it, on their own device. Raises ``artifact.…`` (absent,
     cut, a pickle), ``model.…`` (config, tensors), ``flags.range``, ``flags.unsupported`` (an architecture that is not
@@ -57,10 +63,10 @@ def load_target(
     place = torch.device(device) if ranks is None else ranks.device
     name = "eager" if backend == "auto" and place.type != "cpu" else backend
     if ranks is not None:
-        return _load_sharded(folder, architecture, dtype, get_backend(name), ranks)
+        return _load_sharded(folder, architecture, dtype, get_backend(name, quantization), ranks)
     module, _, function = LOADERS.get(architecture, FALLBACK).partition(":")
     load: Loader = getattr(import_module(module), function)
-    return load(folder, dtype, get_backend(name), place)
+    return load(folder, dtype, get_backend(name, quantization), place)
 
 
 def _load_sharded(folder: Path, architecture: str, dtype: torch.dtype, backend: Backend, ranks: Ranks) -> Target:

@@ -101,7 +101,7 @@ class _Resolver:
         if s.random_seed is None:
             self._put("random_seed", None, "default", "each request draws its own")
         threads = max(1, torch.get_num_threads() // (s.dp_size * s.tp_size))
-        sizes = sizes_of(self.target, plan.draft, s.dtype, s.backend, s.device, s.tp_size)
+        sizes = sizes_of(self.target, plan.draft, s.numerics, s.backend, s.device, s.tp_size)
         room = room_for(s, sizes, free, plan.speculation)
         self._note_room(room, shown(room.slots, sizes.slot))
         engine = EngineSettings(
@@ -113,7 +113,7 @@ class _Resolver:
             algorithm=plan.algorithm,
             speculation=plan.speculation,
             adaptive=self._adaptive(plan),
-            dtype=s.dtype,
+            dtype=s.numerics,
             backend=s.backend,
             device=s.device,
             threads=self._fill("threads", s.threads, threads, "this machine"),

@@ -49,9 +49,9 @@ class ServeSettings(Settings):
     dtype: Annotated[
         Literal["fp32", "float32", "float", "bf16", "bfloat16"], flag(MODEL, "Weights of the target: fp32 or bf16.")
     ] = "fp32"
-    quantization: Annotated[str | None, flag(MODEL, "None is there yet: the checkpoint's own weights run.", "-q")] = (
-        None
-    )
+    quantization: Annotated[
+        str | None, flag(MODEL, "int8: weights and activations as integers of 8 bits, scaled by 32 inputs.", "-q")
+    ] = None
     context_length: Annotated[
         Count | None, flag(MODEL, "Tokens of prompt and answer together; else what the model's config says.")
     ] = None
@@ -147,14 +147,22 @@ class ServeSettings(Settings):
         if not self.enable_metrics:
             fix = "leave it out, and keep /metrics from others in front of the server"
             raise EyasError("flags.range", "enable_metrics is false, and /metrics is always there", fix)
-        if self.quantization is not None:
-            cause = f"--quantization {self.quantization}: weights run as the checkpoint has them, and in fp32 or bf16"
-            raise EyasError("flags.unsupported", cause, "leave it out, and choose --dtype")
+        if self.quantization not in (None, "int8"):
+            cause = f"--quantization {self.quantization}: weights run in fp32, bf16 or int8"
+            raise EyasError("flags.unsupported", cause, "use --quantization int8, or leave it out and choose --dtype")
+        if self.quantization is not None and "dtype" in self.model_fields_set:
+            cause = f"--dtype {self.dtype} and --quantization {self.quantization} both say how weights are kept"
+            raise EyasError("flags.contradiction", cause, "give one of them")
         if self.draft_sampling not in ("one-hot", "probabilistic"):
             cause = f"{DRAFT_SAMPLING_FLAG} {self.draft_sampling}"
             raise EyasError("flags.range", cause, "use one-hot or probabilistic")
         _check_prefill(self.chunked_prefill_size, self.max_prefill_tokens)
         return self
+
+    @property
+    def numerics(self) -> str:
+        """``fp32``, ``bf16`` or ``int8``."""
+        return self.quantization or self.dtype
 
     def keys(self) -> tuple[str, ...]:
         """All API keys, those in the file too. Raises ``artifact.missing``, ``flags.range``."""

@@ -16,7 +16,7 @@ from eyas.errors import EyasError
 from eyas.kernels import get_backend
 from eyas.models.config import LLAMA_FAMILY, architecture_of, parse_llama_config, read_config
 from eyas.models.llama import expected_shapes
-from eyas.models.registry import parse_dtype
+from eyas.models.registry import parse_numerics
 from eyas.models.sharing import Share
 from eyas.models.size import target_size
 from eyas.models.weights.safetensors import open_checkpoint
@@ -35,8 +35,8 @@ class Sizes:
 
 def sizes_of(target: Path, draft: Path | None, dtype: str, backend: str, device: str, tp_size: int = 1) -> Sizes:
     """Raises ``model.config``, ``artifact.…``, ``draft.…``, ``flags.range``."""
-    kernels = get_backend("eager" if backend == "auto" and not device.startswith("cpu") else backend)
-    weights = parse_dtype(dtype)
+    weights, quantization = parse_numerics(dtype)
+    kernels = get_backend("eager" if backend == "auto" and not device.startswith("cpu") else backend, quantization)
     packed, active = kernels.packed_dtype(weights).itemsize, kernels.activation_dtype(weights).itemsize
     document = read_config(target)
     together = range(tp_size if device.startswith("cpu") else 1)

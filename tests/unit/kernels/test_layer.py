@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eyas.kernels import KVCache, LayerShape, Linear, Part, Rows
+from eyas.kernels.backend import Quantization
 from eyas.kernels.native import Native, instruction_sets
 
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8")
 HIDDEN, HEADS, KV, D, INNER = 24, 6, 2, 12, 40
-NATIVES = tuple(Native(name) for name in instruction_sets())
+NATIVES = tuple(Native(name, kept) for name in instruction_sets() for kept in QUANTIZATIONS)
 
 
 @pytest.fixture(autouse=True)
@@ -128,9 +130,11 @@ def test_a_rows_bits_are_those_of_its_text_alone(
 
 def test_instruction_sets_agree_up_to_rounding() -> None:
     text = list(range(20))
-    results = [alone(Layer(backend, torch.float32, None, False), text) for backend in NATIVES]
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=1e-4, atol=1e-4)
+    for kept, near in ("none", 1e-4), ("int8", 2e-2):
+        natives = [backend for backend in NATIVES if backend.quantization == kept]
+        results = [alone(Layer(backend, torch.float32, None, False), text) for backend in natives]
+        for other in results[1:]:
+            torch.testing.assert_close(other, results[0], rtol=near, atol=near)
 
 
 def test_nan_shows_in_its_own_request_and_in_no_other() -> None:

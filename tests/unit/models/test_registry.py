@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig
 
 from eyas.errors import EyasError
 from eyas.kernels import Rows
-from eyas.models.registry import load_target, parse_dtype
+from eyas.models.registry import load_target, parse_numerics
 from eyas.models.target import Target
 
 TIED = LlamaConfig(
@@ -180,10 +180,11 @@ def test_the_fallback_refuses_a_config_that_contradicts_itself(tmp_path: Path) -
 
 
 def test_dtype_and_backend_are_among_the_known(folder: Path) -> None:
-    assert parse_dtype("fp32") == torch.float32
-    assert parse_dtype("bf16") == torch.bfloat16
+    assert parse_numerics("fp32") == (torch.float32, "none")
+    assert parse_numerics("bf16") == (torch.bfloat16, "none")
+    assert parse_numerics("int8") == (torch.float32, "int8")
     for call in (
-        lambda: parse_dtype("int3"),
+        lambda: parse_numerics("int3"),
         lambda: load_target(folder, torch.float16),
         lambda: load_target(folder, backend="abacus"),
     ):

@@ -3,24 +3,23 @@
 #include <cstring>
 
 #include "isa.h"
+#include "packing.h"
 
-using Panels = void(const float *, int64_t, int64_t, const void *, const float *, float *, int64_t, int64_t, int64_t);
+using Linear = void(const float *, int64_t, int64_t, const Matrix &, float *, int64_t, int);
 #define EYAS_DECLARE(isa) \
     namespace isa {       \
-    Panels panels_f32, panels_bf16; \
+    Linear linear;        \
     }
 EYAS_FOR_EACH_ISA(EYAS_DECLARE)
 
 namespace {
 
-constexpr int64_t PANEL = 16;
-
 struct Kernels {
     const char *name;
-    Panels *f32, *bf16;
+    Linear *linear;
 };
 
-#define EYAS_ENTRY(isa) {#isa, isa::panels_f32, isa::panels_bf16},
+#define EYAS_ENTRY(isa) {#isa, isa::linear},
 constexpr Kernels kernels[] = {EYAS_FOR_EACH_ISA(EYAS_ENTRY)};
 
 bool machine_has(const char *isa) {
@@ -29,20 +28,6 @@ bool machine_has(const char *isa) {
     if (!std::strcmp(isa, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return !std::strcmp(isa, "base");
-}
-
-template <class T>
-void pack(const T *w, int64_t N, int64_t K, T *packed) {
-    for (int64_t n = 0; n < N; ++n)
-        for (int64_t k = 0; k < K; ++k) packed[(n / PANEL * K + k) * PANEL + n % PANEL] = w[n * K + k];
-}
-
-void run(Panels *panels, const float *x, int64_t M, int64_t K, const void *packed, const float *bias, float *y,
-         int64_t N, int threads) {
-    const int64_t count = (N + PANEL - 1) / PANEL;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int t = 0; t < threads; ++t)
-        panels(x, M, K, packed, bias, y, N, count * t / threads, count * (t + 1) / threads);
 }
 
 }  // namespace
@@ -59,19 +44,23 @@ const char *eyas_isa(int64_t index) {
 }
 int eyas_machine_has(int64_t isa) { return machine_has(kernels[isa].name); }
 
-// Elements of the packed form of w[N, K]; the caller zeroes them, so that the last panel's padding is 0.
-int64_t eyas_packed_size(int64_t N, int64_t K) { return (N + PANEL - 1) / PANEL * PANEL * K; }
-
-void eyas_pack_32(const uint32_t *w, int64_t N, int64_t K, uint32_t *packed) { pack(w, N, K, packed); }
-void eyas_pack_16(const uint16_t *w, int64_t N, int64_t K, uint16_t *packed) { pack(w, N, K, packed); }
-
-void eyas_linear_f32(int64_t isa, const float *x, int64_t M, int64_t K, const void *packed, const float *bias,
-                     float *y, int64_t N, int threads) {
-    run(kernels[isa].f32, x, M, K, packed, bias, y, N, threads);
+// Bytes of the packed form of w[N, K]; the caller zeroes them, so that padding is 0.
+int64_t eyas_packed_bytes(int64_t kind, int64_t N, int64_t K) {
+    const int64_t panels = (N + PANEL - 1) / PANEL, groups = (K + GROUP - 1) / GROUP;
+    if (kind == INT8 || kind == INT4) return panels * groups * (kind == INT4 ? BYTES_4 : BYTES_8);
+    return panels * PANEL * K * (kind == F32 ? 4 : 2);
 }
 
-void eyas_linear_bf16(int64_t isa, const float *x, int64_t M, int64_t K, const void *packed, const float *bias,
-                      float *y, int64_t N, int threads) {
-    run(kernels[isa].bf16, x, M, K, packed, bias, y, N, threads);
+// Pack w[N, K], bf16 for BF16 and else fp32. 0: it cannot be kept so (not finite; or 4 bits would lose something).
+int eyas_pack(int64_t kind, const void *w, int64_t N, int64_t K, void *packed) {
+    switch (kind) {
+        case F32: pack(static_cast<const uint32_t *>(w), N, K, static_cast<uint32_t *>(packed)); return 1;
+        case BF16: pack(static_cast<const uint16_t *>(w), N, K, static_cast<uint16_t *>(packed)); return 1;
+        default: return pack_groups(static_cast<const float *>(w), N, K, static_cast<uint8_t *>(packed), kind == INT4);
+    }
+}
+
+void eyas_linear(int64_t isa, const float *x, int64_t M, int64_t K, const Matrix *w, float *y, int64_t N, int threads) {
+    kernels[isa].linear(x, M, K, *w, y, N, threads);
 }
 }

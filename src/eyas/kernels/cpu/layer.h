@@ -4,6 +4,7 @@
 // in logical order (committed positions, then its own path in the batch), its sums. So its bits do not depend on what
 // else is in the batch, on chunking, on slots or on threads.
 #include "attention.h"
+#include "grouped.h"
 
 namespace EYAS_ISA {
 
@@ -21,17 +22,25 @@ static void rotate(float *x, const float *cos, const float *sin, int64_t size) {
     }
 }
 
-static void linear(const float *x, int64_t M, int64_t K, const Matrix &w, float *y, int64_t N, bool bf16, int threads) {
+// y[M, N] = x[M, K] · wᵀ + bias.
+void linear(const float *x, int64_t M, int64_t K, const Matrix &w, float *y, int64_t N, int threads) {
     const int64_t count = (N + PANEL - 1) / PANEL;
-    if (M * N * K < PARALLEL_FROM) threads = 1;
+    const bool integers = w.kind == INT8 || w.kind == INT4;
+    const Rounded rounded = integers ? round_rows(x, M, K) : Rounded{};
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; ++t) {
         const int64_t first = count * t / threads, last = count * (t + 1) / threads;
-        if (bf16)
-            panels_bf16(x, M, K, w.packed, w.bias, y, N, first, last);
-        else
-            panels_f32(x, M, K, w.packed, w.bias, y, N, first, last);
+        switch (w.kind) {
+            case F32: panels(x, M, K, static_cast<const float *>(w.packed), w.bias, y, N, first, last); break;
+            case BF16: panels(x, M, K, static_cast<const uint16_t *>(w.packed), w.bias, y, N, first, last); break;
+            case INT8: grouped<false>(rounded, M, w, y, N, first, last); break;
+            case INT4: grouped<true>(rounded, M, w, y, N, first, last); break;
+        }
     }
+}
+
+static void linear_of(const float *x, int64_t M, int64_t K, const Matrix &w, float *y, int64_t N, int threads) {
+    linear(x, M, K, w, y, N, M * N * K < PARALLEL_FROM ? 1 : threads);
 }
 
 static void project_and_store(const LayerArgs &L, const BatchArgs &B, float *qkv) {
@@ -74,7 +83,7 @@ void layer(const LayerArgs &L, const BatchArgs &B, float *x, const float *input,
         for (int64_t r = 0; r < M; ++r) rms_norm(x + r * H, L.input_norm, L.eps, H, normed + r * H);
         input = normed;
     }
-    linear(input, M, L.input_width, L.qkv, qkv, width, L.bf16, threads);
+    linear_of(input, M, L.input_width, L.qkv, qkv, width, threads);
     project_and_store(L, B, qkv);
     const int64_t items = M * L.kv_heads, fold = L.heads / L.kv_heads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && items > 1)
@@ -82,12 +91,12 @@ void layer(const LayerArgs &L, const BatchArgs &B, float *x, const float *input,
         const int64_t r = i / L.kv_heads, g = i % L.kv_heads;
         attend(L, B, r, g, qkv + r * width + g * fold * D, mixed + (r * L.heads + g * fold) * D);
     }
-    linear(mixed, M, L.heads * D, L.o, delta, H, L.bf16, threads);
+    linear_of(mixed, M, L.heads * D, L.o, delta, H, threads);
     add(x, delta, M * H);
     for (int64_t r = 0; r < M; ++r) rms_norm(x + r * H, L.mlp_norm, L.eps, H, normed + r * H);
-    linear(normed, M, H, L.gate_up, inner, 2 * I, L.bf16, threads);
+    linear_of(normed, M, H, L.gate_up, inner, 2 * I, threads);
     gate(inner, M, I);
-    linear(inner, M, I, L.down, delta, H, L.bf16, threads);
+    linear_of(inner, M, I, L.down, delta, H, threads);
     add(x, delta, M * H);
 }
 

@@ -4,9 +4,18 @@
 
 constexpr int64_t PARALLEL_FROM = 1 << 17;  // multiply-adds from which a second thread pays for its waking
 
+constexpr int64_t PANEL = 16;  // outputs that are packed side by side
+constexpr int64_t GROUP = 32;  // inputs that share a scale, where weights are integers
+constexpr int64_t BYTES_8 = GROUP * PANEL + 2 * PANEL;  // of a group of a panel: weights, then scales
+constexpr int64_t BYTES_4 = GROUP * PANEL / 2 + 4 * PANEL;  // and offsets
+
+// How weights are kept: as they are, or as integers with a scale for each output and group.
+enum Kind : int64_t { F32, BF16, INT8, INT4 };
+
 struct Matrix {
     const void *packed;
     const float *bias;  // or null
+    int64_t kind;
 };
 
 struct LayerArgs {
@@ -14,7 +23,6 @@ struct LayerArgs {
     const float *input_norm, *mlp_norm, *q_norm, *k_norm;  // input_norm, q_norm, k_norm: or null
     int64_t hidden, input_width, heads, kv_heads, head_dim, inner, rotated, window;  // window 0: none
     float eps, scale;
-    int64_t bf16;
 };
 
 // A flat ragged batch, kernels/rows.py: committed slots per request, and per row its own path in the batch.

@@ -6,11 +6,13 @@
 // of multiply-adds a slab: a row's bits do not depend on M, on its neighbours or on the number of threads.
 //
 // This file is compiled once per instruction set; W is the vector width in floats, MR the rows of one tile.
+#pragma once
 #include <cstdint>
+
+#include "layer_args.h"
 
 namespace EYAS_ISA {
 
-constexpr int PANEL = 16;
 constexpr int W = EYAS_WIDTH;
 constexpr int P = PANEL / W;
 constexpr int MR = EYAS_ROWS;
@@ -108,16 +110,6 @@ static void panels(const float *x, int64_t M, int64_t K, const T *packed, const 
             }
         }
     }
-}
-
-void panels_f32(const float *x, int64_t M, int64_t K, const void *packed, const float *bias, float *y, int64_t N,
-                int64_t first, int64_t last) {
-    panels(x, M, K, static_cast<const float *>(packed), bias, y, N, first, last);
-}
-
-void panels_bf16(const float *x, int64_t M, int64_t K, const void *packed, const float *bias, float *y, int64_t N,
-                 int64_t first, int64_t last) {
-    panels(x, M, K, static_cast<const uint16_t *>(packed), bias, y, N, first, last);
 }
 
 }  // namespace EYAS_ISA
