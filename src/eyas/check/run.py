@@ -29,13 +29,15 @@ from eyas.check.replay import Replay, replay
 from eyas.check.search import PART, Search, SearchResult
 from eyas.check.static import StaticResult, check_static
 from eyas.check.template import template_of_server
+from eyas.contract import Contract
 from eyas.corpus.identity import check_identity
 from eyas.dialects.engines import Engine
 from eyas.dialects.flags import Resolution
 from eyas.dialects.launch import parse_launch
 from eyas.draft.checkpoint import target_shape
+from eyas.draft.model import DraftModel
 from eyas.draft.names import HEAD
-from eyas.engine.session import Session, open_session
+from eyas.engine.session import Session, facts_of, open_session
 from eyas.errors import EyasError
 from eyas.models.target import Target
 
@@ -200,37 +202,11 @@ def _run_levels(state: Progress, session: Session, parts: Parts) -> None:
     static, target, request = state.static, session.target, state.request
     assert static is not None
     model = model_of(parts, target)
-
-    def more() -> list[Text]:
-        return evidence.further(session, request.prompts, request.num_prompts)
-
-    # What an engine cannot do leaves the files whole.
-    faults = [finding for finding in static.faults if finding.kind != "engine.limit"]
-    if static.witness is not None and static.contract is not None and not faults:
-        with state.level("draft"):
-            state.replay = replay(static.witness, target, model)
-        state.links += state.replay.links
-        state.findings += state.replay.findings
-        if any(link.level == "target" and link.state == "broken" for link in state.replay.links):
-            _skip_server(state, "this target is not the draft's, so nothing can be predicted")
-            return
-    else:
-        why = "no witness beside the draft" if static.witness is None else "the files have faults"
-        state.skip("witness", "draft", why)
+    if not _replayed(state, session, model):
+        _skip_server(state, "this target is not the draft's, so nothing can be predicted")
+        return
     with state.level("acceptance"):
-        conversations = evidence.conversations(session, request.prompts, request.num_prompts)
-        state.links.append(_identity(target, conversations, static.config.taps if static.config else ()))
-        texts = Text.read_all(target, conversations)
-        rig = Rig(model, target, texts)
-        assert request.target is not None
-        state.ground = Ground(session, request.target, conversations, texts, request.prompts)
-        predicted = rig.acceptance(declared(model.config), request.num_steps)
-        if not predicted.num_rounds:
-            cause = "every answer ends within its first round, so that nothing can be said of accept lengths"
-            raise EyasError("check.too-little", cause, "give prompts with longer answers with --prompts")
-        state.survival = survival_of(predicted, static.contract, request.num_steps)
-        if state.replay is not None and not state.replay.broken:
-            state.links.append(compared_with_engine(session, rig, conversations[:PART], request.num_steps))
+        rig, conversations = _accepted(state, session, model)
     if request.original is not None:
         with state.level("features"):
             parts = _original(state, request.original, parts, rig)
@@ -240,18 +216,70 @@ def _run_levels(state: Progress, session: Session, parts: Parts) -> None:
     if hopeless:
         state.skip("hypotheses", "features", f"nothing can be compared with {' and '.join(hopeless)}")
     elif state.replay is None or state.replay.broken:
+
+        def more() -> list[Text]:
+            return evidence.further(session, request.prompts, request.num_prompts)
+
         with state.level("features"):
-            search = Search(Rig(model, target, texts), rope_of(target), state.note, more)
+            search = Search(Rig(model, target, rig.texts), rope_of(target), state.note, more)
             state.search = search.run(declared(model.config), taps_known=static.taps is not None)
     if request.endpoint is not None or request.observed is not None:
         with state.level("endpoint"):
             _endpoint(state, rig, conversations)
-        if request.endpoint is not None:
-            with state.level("endpoint"):
-                rendering = None if static.contract is None else static.contract.rendering
-                seen = template_of_server(request.endpoint, session.tokenizer, evidence.packaged_prompts(), rendering)
-            state.links.append(seen.link)
-            state.findings += [] if seen.finding is None else [seen.finding]
+    if request.endpoint is not None:
+        with state.level("endpoint"):
+            rendering = None if static.contract is None else static.contract.rendering
+            seen = template_of_server(request.endpoint, session.tokenizer, evidence.packaged_prompts(), rendering)
+        state.links.append(seen.link)
+        state.findings += [] if seen.finding is None else [seen.finding]
+
+
+def _replayed(state: Progress, session: Session, model: DraftModel) -> bool:
+    """Replay the witness, if there is one and it can tell anything; False: this is another target than the draft's."""
+    static, request = state.static, state.request
+    assert static is not None
+    # What an engine cannot do leaves the files whole.
+    faults = [finding for finding in static.faults if finding.kind != "engine.limit"]
+    if static.witness is None or static.contract is None or faults:
+        why = "no witness beside the draft" if static.witness is None else "the files have faults"
+        state.skip("witness", "draft", why)
+        return True
+    with state.level("draft"):
+        found = replay(static.witness, session.target, model)
+        numerics = found.broken and request.dtype != "fp32" and _has_weights_of(session, request, static.contract)
+    if numerics:
+        state.skip("witness", "draft", f"the target's weights run in {request.dtype}, and not as for the witness")
+        return True
+    state.replay = found
+    state.links += found.links
+    state.findings += found.findings
+    return not any(link.level == "target" and link.state == "broken" for link in found.links)
+
+
+def _accepted(state: Progress, session: Session, model: DraftModel) -> tuple[Rig, list[tuple[list[int], list[int]]]]:
+    """The draft over the target's own conversations, and what it accepts of them."""
+    static, target, request = state.static, session.target, state.request
+    assert static is not None
+    assert request.target is not None
+    conversations = evidence.conversations(session, request.prompts, request.num_prompts)
+    state.links.append(_identity(target, conversations, static.config.taps if static.config else ()))
+    texts = Text.read_all(target, conversations)
+    rig = Rig(model, target, texts)
+    state.ground = Ground(session, request.target, conversations, texts, request.prompts)
+    predicted = rig.acceptance(declared(model.config), request.num_steps)
+    if not predicted.num_rounds:
+        cause = "every answer ends within its first round, so that nothing can be said of accept lengths"
+        raise EyasError("check.too-little", cause, "give prompts with longer answers with --prompts")
+    state.survival = survival_of(predicted, static.contract, request.num_steps)
+    if state.replay is not None and not state.replay.broken:
+        state.links.append(compared_with_engine(session, rig, conversations[:PART], request.num_steps))
+    return rig, conversations
+
+
+def _has_weights_of(session: Session, request: CheckRequest, contract: Contract) -> bool:
+    """Whether the target is the contract's, so that other tokens and states come from how it is run."""
+    assert request.target is not None
+    return facts_of(request.target, session.tokenizer).weights_sha256 == contract.target.weights_sha256
 
 
 def _original(state: Progress, folder: Path, parts: Parts, rig: Rig) -> Parts:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from eyas.check.run import CheckRequest, run_check
 from eyas.dialects.engines import Engine
@@ -36,3 +38,22 @@ def test_a_launch_command_says_which_engine_serves(
     asked = tuple(Engine.parse(name) for name in engines)
     verdict = run_check(CheckRequest(draft, None, flags=flags, engines=asked))
     assert [f.kind for f in verdict.findings if f.weight == "fault"] == faults
+
+
+def test_other_numerics_are_not_another_target(tmp_path: Path) -> None:
+    """The witness is of fp32; what int8 costs is told by the accept length. Other weights are still another target."""
+    pair, mended = tiny(), tmp_path / "mended"
+    run_check(CheckRequest(pair.draft, Path(pair.target), fix=mended))
+    assert run_check(CheckRequest(mended, Path(pair.target))).answer == "proven"
+    verdict = run_check(CheckRequest(mended, Path(pair.target), dtype="int8"))
+    assert [f.kind for f in verdict.findings if f.weight == "fault"] == []
+    assert verdict.survival is not None
+    witness = next(link for link in verdict.links if link.name in ("witness", "target"))
+    assert witness.state in ("skipped", "proven")
+    other = tmp_path / "other"
+    shutil.copytree(pair.target, other)
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"].roll(1)
+    save_file(weights, other / "model.safetensors")
+    changed = run_check(CheckRequest(mended, other, dtype="int8"))
+    assert "target.other" in [f.kind for f in changed.findings if f.weight == "fault"]
