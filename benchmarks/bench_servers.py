@@ -62,13 +62,14 @@ def eyas_servers(args: argparse.Namespace) -> Iterator[Server]:
     command = [sys.executable, "-m", "eyas", "serve", "--port", "{port}", "--threads", threads]
     command += ["--max-running-requests", running, "--max-total-tokens", str(SLOTS * max(args.levels))]
     for dtype in args.dtypes.split(","):
-        yield Server(f"eyas {dtype}", [*command, "--dtype", dtype, "--speculative-algorithm", "NONE"])
+        kept = ["--quantization" if dtype == "int8" else "--dtype", dtype]
+        yield Server(f"eyas {dtype}", [*command, *kept, "--speculative-algorithm", "NONE"])
         draft = ["--speculative-num-steps", str(args.steps)]
-        yield Server(f"eyas {dtype} + draft", [*command, "--dtype", dtype, *draft])
+        yield Server(f"eyas {dtype} + draft", [*command, *kept, *draft])
 
 
 def llama_servers(args: argparse.Namespace, target: Path, draft: Path, folder: Path) -> Iterator[Server]:
-    """llama.cpp's own server, in f32 and q8_0, each plain and with the draft in f32."""
+    """llama.cpp's own server, in f32, q8_0 and as the file named has it, each plain and with the draft in f32."""
     tree = Path(args.llama_cpp)
     convert = [sys.executable, str(tree / "convert_hf_to_gguf.py")]
     paths = {"PYTHONPATH": str(tree / "gguf-py")}
@@ -77,10 +78,12 @@ def llama_servers(args: argparse.Namespace, target: Path, draft: Path, folder: P
     _convert(run, paths)
     binary = args.llama_server or str(tree / "build" / "bin" / "llama-server")
     running = max(args.levels)
-    for kind in "f32", "q8_0":
-        model = folder / f"{kind}.gguf"
-        run = [*convert, str(target), "--outtype", kind, "--outfile", str(model)]
-        _convert(run, paths)
+    models = {kind: folder / f"{kind}.gguf" for kind in ("f32", "q8_0")}
+    for kind, model in models.items():
+        _convert([*convert, str(target), "--outtype", kind, "--outfile", str(model)], paths)
+    if args.gguf is not None:
+        models[args.gguf.stem.rpartition(".")[2]] = args.gguf
+    for kind, model in models.items():
         command = [binary, "-m", str(model), "--port", "{port}", "-t", str(args.threads), "-np", str(running)]
         command += ["-c", str(SLOTS * running), "--metrics", "--no-webui", "--alias", NAME]
         yield Server(f"llama.cpp {kind}", command)
@@ -202,7 +205,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--vllm", help="the Python of an environment with vLLM")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--steps", type=int, default=3, help="K, for Eyas the ceiling")
-    parser.add_argument("--dtypes", default="fp32,bf16", help="of Eyas")
+    parser.add_argument("--dtypes", default="fp32,bf16,int8", help="of Eyas")
+    parser.add_argument("--gguf", type=Path, help="a file of the same target for llama.cpp, e.g. the one it came from")
     parser.add_argument("--concurrency", default="1,8,32")
     parser.add_argument("--prompts", default="mt-bench,humaneval")
     parser.add_argument("--limit", type=int, default=16, help="prompts of each set")
