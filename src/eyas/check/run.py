@@ -246,7 +246,9 @@ def _replayed(state: Progress, session: Session, model: DraftModel) -> bool:
         return True
     with state.level("draft"):
         found = replay(static.witness, session.target, model)
-        numerics = found.broken and request.dtype != "fp32" and _has_weights_of(session, request, static.contract)
+        features, kept = static.contract.features, session.target.backend.quantisation
+        others = request.dtype != "fp32" or kept != features.quantisation
+        numerics = found.broken and others and _has_weights_of(session, request, static.contract)
     if numerics:
         state.skip("witness", "draft", f"the target's weights run in {request.dtype}, and not as for the witness")
         return True

@@ -103,9 +103,7 @@ def facts_for(
     if top_k is not None and not 1 <= top_k <= target.vocab_size:
         raise EyasError("flags.range", f"--top-k {top_k}", f"use 1 … {target.vocab_size}, the target's vocabulary")
     identity = TargetIdentity(**target_shape(target).model_dump(), weights_sha256=weights_sha256)
-    quantization = target.backend.quantization
-    quantisation = None if quantization == "none" else quantization
-    made_as = FeatureFormat(dtype=FORMATS[target.dtype], quantisation=quantisation)
+    made_as = FeatureFormat(dtype=FORMATS[target.dtype], quantisation=target.backend.quantisation)
     return FeatureFacts(
         target=identity, taps=tuple(taps), samples=samples, format=made_as, storage=storage, top_k=top_k
     )

@@ -136,7 +136,9 @@ def _check_contract(target: Target, draft: DraftModel, held_out: SampleSet, cont
         "tokenizer_sha256": facts.tokenizer_sha256,
         "chat_template_sha256": facts.chat_template_sha256,
         "rendering": facts.rendering,
-        "features": contract.features.model_copy(update={"dtype": _dtype_name(target)}),
+        "features": contract.features.model_copy(
+            update={"dtype": _dtype_name(target), "quantisation": target.backend.quantisation}
+        ),
     }
     if facts.target_weights_sha256 is not None:
         known["weights_sha256"] = facts.target_weights_sha256

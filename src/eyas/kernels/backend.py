@@ -65,6 +65,11 @@ class Backend(ABC):
     packed_bytes: int = 0
     """Of all matrices that were packed so far: what one forward reads of them."""
 
+    @property
+    def quantisation(self) -> Quantization | None:
+        """For a contract: None where weights are as they are."""
+        return None if self.quantization == "none" else self.quantization
+
     @abstractmethod
     def packed_dtype(self, weight_dtype: torch.dtype) -> torch.dtype:
         """The dtype in which weights of ``weight_dtype`` are read from memory; int8 where they are quantised."""

@@ -16,7 +16,7 @@ from eyas.data.regen.run import LeftOut
 from eyas.data.regen.settings import RegenSettings
 from eyas.data.regen.source import Ask
 from eyas.engine.engine import Engine
-from eyas.engine.session import Session
+from eyas.engine.session import Session, open_session
 from eyas.errors import EyasError
 from eyas.testing import TINY_PROMPTS, load_tiny_target, tiny_eos_ids, tiny_pair, tiny_prompts
 from regen_rigs import prompt, regenerated, user
@@ -170,3 +170,10 @@ def test_a_thinking_mode_that_the_template_has_not_is_refused(session: Session) 
         with pytest.raises(EyasError) as error:
             OwnEngine(one, {}, RegenSettings(thinking=thinking))
         assert error.value.code == "rendering.thinking"
+
+
+@pytest.mark.parametrize(("numerics", "weights"), [("fp32", None), ("bf16", "bfloat16"), ("int8", "int8")])
+def test_the_journal_says_in_which_numerics_the_target_answered(numerics: str, weights: str | None) -> None:
+    """So that a run does not go on in others."""
+    own = OwnEngine(open_session(tiny_pair()[0], None, numerics), {}, RegenSettings())
+    assert own.identity().get("weights") == weights

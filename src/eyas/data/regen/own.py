@@ -57,8 +57,12 @@ class OwnEngine(AnswerSource):
         return self._ended_tokens + sum(len(request.answer) for request in self._open)
 
     def identity(self) -> dict[str, JsonValue]:
-        dtype = str(self.session.target.dtype).removeprefix("torch.")
-        return {"kind": "engine", "dtype": dtype, **self._facts}
+        target = self.session.target
+        names = [str(dtype).removeprefix("torch.") for dtype in (target.dtype, target.embedding().dtype)]
+        weights = target.backend.quantisation or names[1]
+        # Activations stay fp32 where weights are bf16 or int8.
+        kept: dict[str, JsonValue] = {} if weights == names[0] else {"weights": weights}
+        return {"kind": "engine", "dtype": names[0], **kept, **self._facts}
 
     def unfit(self, ask: Ask) -> Failure | None:
         try:
