@@ -55,6 +55,17 @@ class FusedLayer(Protocol):
         ...
 
 
+class FusedStack(Protocol):
+    """All layers of a decoder as one call."""
+
+    def __call__(
+        self, x_RH: Tensor, turn: tuple[Tensor, Tensor], rows: Rows, cache: KVCache, taps: Tensor, ids: Sequence[int]
+    ) -> Tensor:
+        """The state after the last layer [R, H], a new tensor. ``taps`` [R, n, H] is filled with the states after
+        ``ids`` layers each."""
+        ...
+
+
 class Backend(ABC):
     """A kernel library. Row results should depend on their own row only, as far as the library allows."""
 
@@ -80,6 +91,10 @@ class Backend(ABC):
         ``linears``: qkv, o, gate_up, down. ``norms``: of the input (None: the caller gives what attention reads), of
         the MLP, of q and of k per head (None: no such norm).
         """
+        return None
+
+    def stack(self, layers: Sequence[FusedLayer]) -> FusedStack | None:
+        """Layers that this backend fused as one call, or None where it has no such thing."""
         return None
 
     @abstractmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import Structure, c_float, c_int, c_int64, c_void_p
+from ctypes import Array, Structure, c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -96,12 +96,17 @@ class NativeLayer:
             shape.eps,
             shape.head_dim**-0.5,
         )
-        self._shape = shape
+        self.shape = shape
+
+    @property
+    def args(self) -> _LayerArgs:
+        """As the native side sees it."""
+        return self._args
 
     def __call__(
         self, x_RH: Tensor, input_RW: Tensor | None, turn: tuple[Tensor, Tensor], rows: Rows, cache: KVCache, layer: int
     ) -> Tensor:
-        shape = self._shape
+        shape = self.shape
         assert self._takes_input == (input_RW is not None)
         out = x_RH.contiguous().clone()
         assert out.dtype == torch.float32, out.dtype
@@ -122,6 +127,56 @@ class NativeLayer:
             torch.get_num_threads(),
         )
         return out
+
+
+class NativeStack:
+    """Layers one after the other as one native call; none of them takes an input of its own."""
+
+    def __init__(self, library: ctypes.CDLL, isa: int, layers: Sequence[NativeLayer]) -> None:
+        self._library, self._isa, self._layers = library, isa, tuple(layers)
+        self._args = (c_void_p * len(layers))(*(ctypes.addressof(layer.args) for layer in layers))
+
+    def __call__(
+        self, x_RH: Tensor, turn: tuple[Tensor, Tensor], rows: Rows, cache: KVCache, taps: Tensor, ids: Sequence[int]
+    ) -> Tensor:
+        out, shape, count = x_RH.contiguous().clone(), self._layers[0].shape, len(self._layers)
+        assert out.dtype == taps.dtype == torch.float32, (out.dtype, taps.dtype)
+        assert out.shape == (len(rows), shape.hidden), out.shape
+        assert taps.shape == (len(rows), len(ids), shape.hidden), taps.shape
+        assert taps.is_contiguous()
+        assert turn[0].numel() == turn[1].numel() == len(rows) * shape.head_dim, turn[0].shape
+        batch, places = batch_args(self._library, rows, turn, cache, 0), (c_void_p * (count + 1))()
+        for tap in ids:
+            places[tap] = taps.data_ptr() + ids.index(tap) * shape.hidden * taps.element_size()
+        self._library.eyas_layers(
+            self._isa,
+            self._args,
+            count,
+            ctypes.byref(batch.args),
+            _stores(cache, shape, count),
+            out.data_ptr(),
+            places,
+            len(ids) * shape.hidden,
+            torch.get_num_threads(),
+        )
+        for column, tap in enumerate(ids):
+            if ids.index(tap) < column:  # the native side knows one place for a tap
+                taps[:, column] = taps[:, ids.index(tap)]
+        return out
+
+
+def _stores(cache: KVCache, shape: LayerShape, count: int) -> Array[c_void_p]:
+    """Where each layer's keys and values lie; kept with the cache, whose tensors stay where they are."""
+    stores = cache.prepared.get("native")
+    if stores is None:
+        assert len(cache.layers) == count, (len(cache.layers), count)
+        for store in cache.layers:
+            assert store.shape[1:] == (2 * shape.kv_heads, shape.head_dim), store.shape
+            assert store.dtype == torch.float32
+            assert store.is_contiguous()
+        stores = cache.prepared["native"] = (c_void_p * count)(*(store.data_ptr() for store in cache.layers))
+    assert isinstance(stores, Array)
+    return stores
 
 
 @dataclass
@@ -167,3 +222,5 @@ def declare(library: ctypes.CDLL) -> None:
     library.eyas_paths.argtypes, library.eyas_paths.restype = (c_void_p, c_int64, c_void_p, c_void_p), None
     library.eyas_layer.argtypes = (c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int)
     library.eyas_layer.restype = None
+    pointers = (c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int)
+    library.eyas_layers.argtypes, library.eyas_layers.restype = pointers, None

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from eyas.errors import EyasError
-from eyas.kernels.backend import LayerShape, Linear, Quantization
+from eyas.kernels.backend import FusedLayer, LayerShape, Linear, Quantization
 from eyas.kernels.cpu.build import sources_digest
 from eyas.kernels.eager import Eager
 from eyas.kernels.integers import cannot_be_kept
-from eyas.kernels.layer import Kind, Matrix, NativeLayer, PackedMatrix, declare
+from eyas.kernels.layer import Kind, Matrix, NativeLayer, NativeStack, PackedMatrix, declare
 
 LIBRARY = Path(__file__).parent / "cpu" / "libeyas_cpu.so"
 HUGE_PAGE = 1 << 21
@@ -180,6 +180,11 @@ class Native(Eager):
             linear.drop()
         wide = [None if norm is None else norm.detach().float().contiguous() for norm in norms]
         return NativeLayer(self._library, self._isa, shape, packed, wide)
+
+    def stack(self, layers: Sequence[FusedLayer]) -> NativeStack:
+        mine = [layer for layer in layers if isinstance(layer, NativeLayer)]
+        assert len(mine) == len(layers)
+        return NativeStack(self._library, self._isa, mine)
 
     def _pack_matrix(self, weight_OI: Tensor, bias_O: Tensor | None) -> PackedMatrix:
         if weight_OI.device.type != "cpu":

@@ -36,6 +36,8 @@ class KVCache:
         shape = (num_slots, 2 * kv_heads, head_dim)
         # Zeros, not empty: a masked key is multiplied by 0, and 0 · NaN would be NaN.
         self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.prepared: dict[str, object] = {}
+        """What a backend keeps of it between forwards."""
 
     def k(self, layer: int) -> Tensor:
         """Keys of a layer, [S, kv heads, D], a view."""

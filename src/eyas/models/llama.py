@@ -129,7 +129,9 @@ class LlamaTarget(Target):
                 setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
             layer.pack()
         self._weight_bytes = self.backend.packed_bytes - packed_before
-        self.row_exact = all(layer.fused is not None for layer in self.layers)
+        fused = [layer.fused for layer in self.layers if layer.fused is not None]
+        self.row_exact = len(fused) == len(self.layers)
+        self._stack = self.backend.stack(fused) if self.row_exact else None
 
     # What a target that is shared by several processes does otherwise.
 
@@ -146,11 +148,20 @@ class LlamaTarget(Target):
     def forward(self, rows: Rows, cache: KVCache, out: Outputs) -> None:
         x_RH = F.embedding(rows.tokens.to(self.device), self._embedding).to(self.dtype)
         cos, sin = self.rotary.at(rows.positions)
+        if self._stack is not None:
+            x_RH = self._stack(x_RH, (cos, sin), rows, cache, out.taps, out.tap_ids)
+        else:
+            x_RH = self._layer_by_layer(x_RH, cos, sin, rows, cache, out)
+        out.hidden.copy_(self.final_norm(x_RH))
+
+    def _layer_by_layer(
+        self, x_RH: Tensor, cos: Tensor, sin: Tensor, rows: Rows, cache: KVCache, out: Outputs
+    ) -> Tensor:
         for v, layer in enumerate(self.layers):
             self._tap(v, x_RH, out)
             x_RH = layer(x_RH, cos, sin, rows, cache)
         self._tap(self.num_layers, x_RH, out)
-        out.hidden.copy_(self.final_norm(x_RH))
+        return x_RH
 
     def _tap(self, v: int, x_RH: Tensor, out: Outputs) -> None:
         for column, tap in enumerate(out.tap_ids):
