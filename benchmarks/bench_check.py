@@ -5,13 +5,15 @@
 Every fault is planted in a copy of a healthy draft (eyas.testing.planted), which is checked as a user would check it.
 ``exact``: all that was planted is named, with the right taps, order or base, and nothing else is called a fault.
 ``part`` and ``missed``: some or nothing of it is named · ``wrong``: something else is · ``clear`` and ``false alarm``:
-of a healthy draft.
+of a healthy draft. Of each healthy one the walk's accept length is compared with what the own engine shows. Drafts of a
+training run, such as its states after some of the steps, are healthy too: ``--checkpoints FOLDER …``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import tempfile
 import time
@@ -27,29 +29,64 @@ from rich.console import Console
 from rich.table import Table
 
 from eyas.artifacts import cache_root, write_json
-from eyas.check.evidence import NUM_PROMPTS
+from eyas.check.acceptance import compared_with_engine
+from eyas.check.evidence import NUM_PROMPTS, conversations
 from eyas.check.findings import Verdict
+from eyas.check.forced import Text
+from eyas.check.meant import meant_parts, model_of
+from eyas.check.measure import Rig
 from eyas.check.run import CheckRequest, run_check
+from eyas.check.static import check_static
+from eyas.draft.checkpoint import target_shape
+from eyas.engine.session import open_session
 from eyas.errors import EyasError
 from eyas.pull import resolve_model
 from eyas.testing.planted import doubles, healthy, singles
-from eyas.testing.planting import Pair, Planted, outcome, smollm2, tiny
+from eyas.testing.planting import Pair, Planted, foreign, outcome, smollm2, tiny
 
 GROUPS = ("single", "double", "healthy")
 OUTCOMES = ("exact", "part", "undecided", "missed", "wrong", "clear", "false alarm", "refused")
 GOOD = ("exact", "clear")
+NUM_STEPS = 3
+WALKED = 12
+"""Prompts on which the walk of a healthy draft is compared with the engine."""
 SHOWN = 4
 """Lines of a verdict's ranking that are kept."""
 
 
-def chosen(pair: Pair, only: Sequence[str], groups: Sequence[str], limit: int | None) -> list[tuple[str, Planted]]:
-    """(group, what to check), in a fixed order; ``only``: parts of names."""
+def chosen(
+    pair: Pair, only: Sequence[str], groups: Sequence[str], limit: int | None, checkpoints: Sequence[Path]
+) -> list[tuple[str, Planted]]:
+    """(group, what to check), in a fixed order; ``only``: parts of names; ``checkpoints``: of SmolLM2."""
     # Faults of two things at once say something of the search, which is the same for both pairs.
     two = doubles(pair) if pair.name == "tiny" else []
-    of = {"single": singles(pair), "double": two, "healthy": healthy(pair)}
+    more = [checkpoint(path) for path in checkpoints] if pair.name == "smollm2" else []
+    of = {"single": singles(pair), "double": two, "healthy": [*healthy(pair), *more]}
     found = [(group, planted) for group in groups for planted in of[group]]
     found = [(group, one) for group, one in found if not only or any(part in one.name for part in only)]
     return found[:limit]
+
+
+def checkpoint(path: Path) -> Planted:
+    """A draft in a folder, as another trainer would leave it."""
+
+    def plant(folder: Path) -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(path, folder)
+        foreign(folder)
+
+    return Planted(f"checkpoint {path.name}", plant=plant, pairs=("smollm2",))
+
+
+def walk_and_engine(target: Path, draft: Path, prompts: int) -> dict[str, Any]:
+    """The accept length that the walk predicts at temperature 0 beside the own engine's, which is to equal it."""
+    session = open_session(target, None)
+    parts = meant_parts(check_static(draft, target_shape(session.target), None, None), session.target)
+    assert parts is not None
+    said = conversations(session, None, prompts)
+    rig = Rig(model_of(parts, session.target), session.target, Text.read_all(session.target, said))
+    link = compared_with_engine(session, rig, said, NUM_STEPS)
+    return {"walk_is_engine": link.state == "proven", "walk_and_engine": link.said}
 
 
 def check(pair: Pair, target: Path, group: str, planted: Planted, folder: Path, prompts: int) -> dict[str, Any]:
@@ -71,6 +108,8 @@ def check(pair: Pair, target: Path, group: str, planted: Planted, folder: Path, 
         said = {"outcome": "refused", "code": error.code, "headline": error.cause}
     expected = [" or ".join(sorted(kinds)) for kinds in planted.expected]
     seconds = time.perf_counter() - begin
+    if group == "healthy" and planted.flags is None:
+        said |= walk_and_engine(target, draft, min(prompts, WALKED))
     return {"pair": pair.name, "group": group, "name": planted.name, "expected": expected, "seconds": seconds, **said}
 
 
@@ -110,6 +149,8 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "wrong": share(faults, "wrong"),
         "healthy": len(sound),
         "false_alarms": share(sound, "false alarm"),
+        "walk_is_engine": sum(r.get("walk_is_engine", False) for r in sound),
+        "walked": sum("walk_is_engine" in r for r in sound),
         "median_seconds": statistics.median(seconds) if seconds else None,
         "longest_seconds": seconds[-1] if seconds else None,
     }
@@ -144,7 +185,8 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"{s['wrong']:.1%} wrongly, {s['undecided']:.1%} undecided"
         )
     if s["healthy"]:
-        console.print(f"{s['healthy']} healthy drafts: {s['false_alarms']:.1%} false alarms")
+        equal = f"{s['walk_is_engine']} of {s['walked']}"
+        console.print(f"{s['healthy']} healthy drafts: {s['false_alarms']:.1%} false alarms; walk = engine: {equal}")
     if records:
         console.print(f"seconds a check: {s['median_seconds']:.1f} median, {s['longest_seconds']:.1f} at most")
 
@@ -156,7 +198,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         for pair in pairs:
             target = resolve_model(pair.target, cache_root())
-            for number, (group, planted) in enumerate(chosen(pair, args.only, args.group, args.limit)):
+            for number, (group, planted) in enumerate(
+                chosen(pair, args.only, args.group, args.limit, args.checkpoints)
+            ):
                 folder = Path(scratch) / pair.name / str(number)
                 record = check(pair, target, group, planted, folder, args.prompts)
                 record = json.loads(json.dumps(record).replace(str(folder), "draft"))  # no path of this machine
@@ -180,6 +224,7 @@ def main() -> None:
     parser.add_argument("--group", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="those whose names contain one of these")
     parser.add_argument("--limit", type=int, help="the first so many of each pair")
+    parser.add_argument("--checkpoints", nargs="+", type=Path, default=(), metavar="FOLDER", help="drafts of SmolLM2")
     parser.add_argument("--prompts", type=int, default=NUM_PROMPTS, help="fewer are faster, and decide less")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
