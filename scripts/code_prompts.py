@@ -2,8 +2,7 @@
 
     python scripts/code_prompts.py prompts.jsonl
 
-The functions are read, not imported. Which ones there are depends on the Python that runs this; the file that was made
-with it is named in docs/draft.md.
+The functions are read, not imported. Which ones there are depends on the Python that runs this.
 """
 
 from __future__ import annotations

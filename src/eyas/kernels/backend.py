@@ -20,6 +20,7 @@ from eyas.kernels.rows import KVCache, Rows
 
 Quantization = Literal["none", "int8"]
 """none: weights as they are, in fp32 or bf16 · int8: weights and activations as integers of 8 bits, scaled by group."""
+
 BACKENDS = {
     "eager": "eyas.kernels.eager:Eager",
     "native": "eyas.kernels.native:Native",
