@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.main import get_command
 
 from eyas import cli
+from eyas.cli import app
 from eyas.corpus.prompts import Prompt
 from eyas.speculate import round as round_module
 from eyas.testing import TINY_PROMPTS, tiny_pair
@@ -247,3 +249,14 @@ def test_demo_without_a_draft_is_refused(run: Run) -> None:
     code, _, err = run("demo", "--model", str(target), "--draft", "none")
     assert code == 2
     assert_refused(err, "flags.contradiction")
+
+
+def test_every_verb_that_takes_a_dtype_takes_int8_as_a_quantization_too() -> None:
+    verbs, options = [get_command(app)], []
+    while verbs:
+        verb = verbs.pop()
+        verbs += getattr(verb, "commands", {}).values()
+        options.append({name for p in verb.params for name in p.opts})
+    with_dtype = [names for names in options if "--dtype" in names]
+    assert len(with_dtype) >= 7
+    assert all("--quantization" in names for names in with_dtype)

@@ -39,7 +39,10 @@ def regen(
     avoid: Avoid = None,
     batch: Annotated[int | None, typer.Option(help="Answers at once; 32 if not given.")] = None,
     slots: Annotated[int | None, typer.Option(help="Tokens in the cache, over the batch.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Weights of the target: fp32 (if not given) or bf16.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", "--quantization", help="Weights: fp32 (if not given), bf16 or int8 (activations too)."),
+    ] = None,
     backend: Annotated[str | None, typer.Option(help="Kernels: auto (if not given), native, onednn or eager.")] = None,
     threads: Threads = None,
     served_model: Annotated[str | None, typer.Option(help="The server's name of the model, if it has several.")] = None,
