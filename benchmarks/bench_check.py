@@ -30,9 +30,8 @@ from rich.table import Table
 
 from eyas.artifacts import cache_root, write_json
 from eyas.check.acceptance import compared_with_engine
-from eyas.check.evidence import NUM_PROMPTS, conversations
+from eyas.check.evidence import NUM_PROMPTS, texts_of
 from eyas.check.findings import Verdict
-from eyas.check.forced import Text
 from eyas.check.meant import meant_parts, model_of
 from eyas.check.measure import Rig
 from eyas.check.run import CheckRequest, run_check
@@ -83,9 +82,9 @@ def walk_and_engine(target: Path, draft: Path, prompts: int) -> dict[str, Any]:
     session = open_session(target, None)
     parts = meant_parts(check_static(draft, target_shape(session.target), None, None), session.target)
     assert parts is not None
-    said = conversations(session, None, prompts)
-    rig = Rig(model_of(parts, session.target), session.target, Text.read_all(session.target, said))
-    link = compared_with_engine(session, rig, said, NUM_STEPS)
+    texts = texts_of(session, None, prompts)
+    rig = Rig(model_of(parts, session.target), session.target, texts)
+    link = compared_with_engine(session, rig, [text.conversation for text in texts], NUM_STEPS)
     return {"walk_is_engine": link.state == "proven", "walk_and_engine": link.said}
 
 

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from eyas.check.endpoint_read import Observation, observe
 from eyas.check.evidence import answered, packaged_prompts
 from eyas.check.findings import Finding, Link
-from eyas.check.forced import Text
 from eyas.check.hypotheses import DECLARED
 from eyas.check.measure import Rig
 from eyas.check.outside import Asked, judge_server
@@ -63,9 +62,9 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bench(builtin_target_folder: Path, draft: Path) -> Bench:
     session = open_session(builtin_target_folder, None, "fp32")
     ids = [session.encode_chat([("user", text)]) for text in packaged_prompts(PROMPTS)]
-    conversations = answered(session.target, ids, session.eos_ids, TOKENS)
+    texts = answered(session.target, ids, session.eos_ids, TOKENS)
+    conversations = [text.conversation for text in texts]
     assert len(conversations) == PROMPTS
-    texts = Text.read_all(session.target, conversations)
     return Bench(builtin_target_folder, Rig(read_draft(draft, session.target), session.target, texts), conversations)
 
 

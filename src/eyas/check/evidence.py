@@ -13,12 +13,15 @@ from eyas.corpus.prompts import read_prompts
 from eyas.engine.greedy import greedy_answers
 from eyas.engine.session import Session
 from eyas.errors import EyasError
+from eyas.models.reading import read_answers
 from eyas.models.target import Target
 
 NUM_PROMPTS = 24
 FURTHER = 2
 """Times as many prompts as at first that are asked where those leave doubt."""
 ANSWER_TOKENS = 64
+SHORTEST = 2
+"""Tokens of an answer that holds no round."""
 FEWEST = 4
 """Conversations below which nothing is compared: a z over fewer says nothing."""
 
@@ -55,13 +58,19 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def answered(
     target: Target, prompts: Sequence[Sequence[int]], eos_ids: Sequence[int], max_new_tokens: int = ANSWER_TOKENS
-) -> list[tuple[list[int], list[int]]]:
-    """(prompt, answer) of each prompt, by the target at temperature 0; answers too short for a round are left out."""
+) -> list[Text]:
+    """Each prompt with the target's answer at temperature 0; those too short for a round are left out."""
+    fit = all(len(prompt) + max_new_tokens <= target.max_positions for prompt in prompts)
+    if target.row_exact and fit:
+        read = read_answers(target, prompts, eos_ids, max_new_tokens, range(target.num_layers + 1))
+        found = [(prompt, answer, out) for prompt, (answer, out) in zip(prompts, read, strict=True)]
+        return [Text.of(prompt, answer, out) for prompt, answer, out in found if len(answer) > SHORTEST]
     answers = greedy_answers(target, prompts, eos_ids, max_new_tokens)
-    return [(list(prompt), answer) for prompt, answer in zip(prompts, answers, strict=True) if len(answer) > 2]
+    said = [(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True) if len(answer) > SHORTEST]
+    return Text.read_all(target, said)
 
 
-def conversations(session: Session, prompts: Path | None, count: int) -> list[tuple[list[int], list[int]]]:
+def texts_of(session: Session, prompts: Path | None, count: int) -> list[Text]:
     """What a check begins with; raises ``prompts.…``, and ``check.too-little`` for fewer than :data:`FEWEST`."""
     ids = prompt_ids(session, prompts, count)
     found = answered(session.target, ids, session.eos_ids)
@@ -74,4 +83,4 @@ def conversations(session: Session, prompts: Path | None, count: int) -> list[tu
 def further(session: Session, prompts: Path | None, asked: int) -> list[Text]:
     """Texts of the prompts after the first ``asked``, as far as there are any."""
     ids = prompt_ids(session, prompts, FURTHER * asked, start=asked)
-    return Text.read_all(session.target, answered(session.target, ids, session.eos_ids)) if ids else []
+    return answered(session.target, ids, session.eos_ids)

@@ -18,7 +18,7 @@ from torch import Tensor
 from eyas.check.readings import Reading
 from eyas.draft.model import Attend, DraftModel
 from eyas.models.reading import read_texts
-from eyas.models.target import Target
+from eyas.models.target import Outputs, Target
 
 NUM_STEPS = 2
 """Steps compared: a fault of the recurrence leaves the first whole and shows in the second."""
@@ -44,15 +44,19 @@ class Text:
         """Let the target read (prompt, answer) pairs together. Memory: (L + 2) · H · 4 bytes a token."""
         whole = [[*prompt, *answer] for prompt, answer in conversations]
         outputs = read_texts(target, whole, range(target.num_layers + 1))
-        return [
-            cls(
-                torch.tensor(tokens),
-                len(prompt),
-                out.taps.transpose(0, 1).float().cpu().contiguous(),
-                out.hidden.float().cpu(),
-            )
-            for tokens, (prompt, _), out in zip(whole, conversations, outputs, strict=True)
-        ]
+        return [cls.of(prompt, answer, out) for (prompt, answer), out in zip(conversations, outputs, strict=True)]
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], answer: Sequence[int], out: Outputs) -> Text:
+        """``out``: of all boundaries, at the positions of prompt and answer."""
+        taps = out.taps.transpose(0, 1).float().cpu().contiguous()
+        return cls(torch.tensor([*prompt, *answer]), len(prompt), taps, out.hidden.float().cpu())
+
+    @property
+    def conversation(self) -> tuple[list[int], list[int]]:
+        """(prompt, answer)."""
+        tokens = self.tokens.tolist()
+        return tokens[: self.prompt], tokens[self.prompt :]
 
     def slots(self, step: int) -> Tensor:
         """Rows [m] whose proposal of this step (from 0) is the answer's own token after the first."""

@@ -263,9 +263,9 @@ def _accepted(state: Progress, session: Session, model: DraftModel) -> tuple[Rig
     static, target, request = state.static, session.target, state.request
     assert static is not None
     assert request.target is not None
-    conversations = evidence.conversations(session, request.prompts, request.num_prompts)
-    state.links.append(_identity(target, conversations, static.config.taps if static.config else ()))
-    texts = Text.read_all(target, conversations)
+    texts = evidence.texts_of(session, request.prompts, request.num_prompts)
+    conversations = [text.conversation for text in texts]
+    state.links.append(_identity(target, texts[0], static.config.taps if static.config else ()))
     rig = Rig(model, target, texts)
     state.ground = Ground(session, request.target, conversations, texts, request.prompts)
     predicted = rig.acceptance(declared(model.config), request.num_steps)
@@ -289,11 +289,9 @@ def _original(state: Progress, folder: Path, parts: Parts, rig: Rig) -> Parts:
     request = state.request
     session = open_session(folder, None, request.dtype, request.backend, request.device)
     refuse_other_shape(session.target, rig.target)
-    said = evidence.conversations(session, request.prompts, request.num_prompts)
+    texts = evidence.texts_of(session, request.prompts, request.num_prompts)
     own_head = state.static is not None and HEAD in state.static.tensors
-    found = against_original(
-        parts, own_head, rig, session.target, Text.read_all(session.target, said), request.num_steps
-    )
+    found = against_original(parts, own_head, rig, session.target, texts, request.num_steps)
     state.findings += found.findings
     state.rotation, state.left = found.rotation, found.left
     if found.rotation is not None:  # every tap is another vector then, as a witness shows
@@ -304,10 +302,9 @@ def _original(state: Progress, folder: Path, parts: Parts, rig: Rig) -> Parts:
     return parts if found.rotation is None else with_rotation(parts, found.rotation)
 
 
-def _identity(target: Target, conversations: Sequence[tuple[list[int], list[int]]], taps: Sequence[int]) -> Link:
+def _identity(target: Target, text: Text, taps: Sequence[int]) -> Link:
     """Whether what Eyas captures is what it is called. Raises ``features.…``, ``model.nonfinite``."""
-    prompt, answer = conversations[0]
-    seen = check_identity(target, [*prompt, *answer], taps)
+    seen = check_identity(target, text.tokens.tolist(), taps)
     said = f"head(norm(tap {target.num_layers})) is the target's own to {seen.error:.0e} nats"
     return Link("last tap", "target", "proven", said)
 

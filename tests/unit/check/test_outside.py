@@ -31,7 +31,7 @@ K, TOKENS, BEYOND = 3, 40, 6
 TARGET = load_tiny_target()
 DRAFT = read_draft(Path(tiny_pair()[1]), TARGET)
 PROMPTS = [list(prompt) for prompt in tiny_prompts()[:8]]
-LONG = answered(TARGET, PROMPTS, (), TOKENS + BEYOND)
+LONG = [text.conversation for text in answered(TARGET, PROMPTS, (), TOKENS + BEYOND)]
 ANSWERS = [answer[:TOKENS] for _, answer in LONG]
 RIG = Rig(DRAFT, TARGET, Text.read_all(TARGET, [(p, a[:TOKENS]) for p, a in LONG]))
 NOW = declared(DRAFT.config)
@@ -103,9 +103,9 @@ def test_the_walk_goes_over_the_servers_own_text() -> None:
     """It parts from the target's after half of it, and its drafts are accepted as that text wants."""
     second = TARGET.vocab_size - 5
     begun = [(prompt + answer[:20], [second]) for prompt, answer in LONG]
-    rest = answered(TARGET, [p + a for p, a in begun], (), TOKENS + BEYOND - 21)
+    rest = [text.conversation[1] for text in answered(TARGET, [p + a for p, a in begun], (), TOKENS + BEYOND - 21)]
     other = [
-        (p, [*a[:20], second, *tail]) for (p, a), (_, tail) in zip(LONG, rest, strict=True)
+        (p, [*a[:20], second, *tail]) for (p, a), tail in zip(LONG, rest, strict=True)
     ]  # fmt: skip
     findings, link, _ = judge_server(served(longer=other), RIG, ANSWERS, Asked(K))
     assert kinds(findings) == [("endpoint.other-text", "warning")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eyas.check.evidence import NUM_PROMPTS, answered, conversations, further, packaged_prompts, prompt_ids
+from eyas.check.evidence import NUM_PROMPTS, answered, further, packaged_prompts, prompt_ids, texts_of
 from eyas.check.forced import UNSURE, Forced, Text, draft_ids_of, forced_steps, log_likelihoods
 from eyas.check.hypotheses import Hypothesis, single_changes
 from eyas.check.measure import Difference, Measure, Rig, accepted_counts, compare
@@ -42,8 +42,7 @@ def model(target: Target) -> DraftModel:
 
 @pytest.fixture(scope="module")
 def texts(target: Target) -> list[Text]:
-    conversations = answered(target, tiny_prompts(), tiny_eos_ids(), 48)
-    return Text.read_all(target, conversations)
+    return answered(target, tiny_prompts(), tiny_eos_ids(), 48)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +167,7 @@ def test_the_coarse_grid_covers_any_number_of_taps(slots: int) -> None:
 def test_a_noisy_draft_has_no_fault_of_the_carried_state(target: Target, tmp_path: Path) -> None:
     """Its second step is bad as well, and another norm mends a little of that."""
     folder = Planted("mixed", plant=perturbed(0, 0.2, seed=21)).make(tiny(), tmp_path / "mixed")
-    texts = Text.read_all(target, conversations(open_session(tiny_pair()[0], None), None, 12))
+    texts = texts_of(open_session(tiny_pair()[0], None), None, 12)
     noisy = Rig(read_draft(folder, target), target, texts)
     base = declared(noisy.model.config)
     assert compare(noisy.measure(replace(base, norm_output=True)), noisy.measure(base)).z > SURE
@@ -214,7 +213,7 @@ def test_too_few_answers_are_refused(tmp_path: Path) -> None:
     session, prompts = open_session(tiny_pair()[0], None), tmp_path / "two.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("one", "two")))
     with pytest.raises(EyasError) as error:
-        conversations(session, prompts, 24)
+        texts_of(session, prompts, 24)
     assert error.value.code == "check.too-little"
     assert not further(session, prompts, 24)
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import RUNNABLE
-from eyas.models.reading import read_text, read_texts
+from eyas.engine.greedy import greedy_answers
+from eyas.models.reading import read_answers, read_text, read_texts
 from eyas.testing import load_tiny_target, tiny_prompts
 
 
@@ -50,6 +51,25 @@ def test_texts_read_together_are_to_the_bit_what_each_is_alone(
         for other in (alone, again):
             assert torch.equal(together.taps, other.taps)
             assert torch.equal(together.hidden, other.hidden)
+
+
+@given(LENGTHS, st.integers(1, 20), st.integers(3, 40), st.integers(0, 2**31))
+@settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize("backend", [name for name, target in BY_BACKEND.items() if target.row_exact])
+def test_an_answer_that_is_read_while_it_is_given_is_that_of_the_engine(
+    backend: str, lengths: list[int], tokens: int, chunk: int, seed: int
+) -> None:
+    """To the bit what it is when it is read afterwards."""
+    target, draw = BY_BACKEND[backend], random.Random(seed)
+    prompts = [[draw.randrange(target.vocab_size) for _ in range(length)] for length in lengths]
+    likely = greedy_answers(target, prompts[:1], (), tokens)[0]
+    eos_ids = likely[len(likely) // 2 :][:1]  # ends the first answer early, and maybe others
+    found = read_answers(target, prompts, eos_ids, tokens, (0, 4, 8), chunk)
+    assert [answer for answer, _ in found] == greedy_answers(target, prompts, eos_ids, tokens)
+    for prompt, (answer, out) in zip(prompts, found, strict=True):
+        alone = read_text(target, [*prompt, *answer], (0, 4, 8))
+        assert torch.equal(out.taps, alone.taps)
+        assert torch.equal(out.hidden, alone.hidden)
 
 
 def test_texts_share_forwards_on_a_row_exact_target_only() -> None:
