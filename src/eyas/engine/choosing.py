@@ -23,16 +23,18 @@ class Chooser:
         """``drafts``: a draft proposes, which takes its time whatever comes of it; n-grams take none."""
         self.max_positions, self.controller, self.drafts = max_positions, controller, drafts
         self._prospects: list[Prospect] = []
+        self._chosen_for: frozenset[Request] = frozenset()
         self._observes = True
 
     def choose(self, decoding: Sequence[Request], other_rows: int) -> dict[Request, SpeculativeSettings | None]:
         """Settings of the requests' next round, in a step that also runs ``other_rows`` of prompts."""
         asked = {request: self._asked(request) for request in decoding}
-        self._prospects = []
+        self._prospects, self._chosen_for = [], frozenset()
         if self.controller is None:
             return asked
         speculating = {r: how for r, how in asked.items() if how is not None and r.extras.adaptive}
         self._prospects = [self._prospect(request, settings) for request, settings in speculating.items()]
+        self._chosen_for = frozenset(speculating)
         fixed = [how for r, how in asked.items() if how is not None and r not in speculating]
         drafts, self._observes = sum(how.num_draft_tokens - 1 for how in fixed), not fixed
         steps = self.controller.choose(self._prospects, other_rows + drafts, len(asked) - len(speculating))
@@ -67,7 +69,7 @@ class Chooser:
 
     def note(self, request: Request, chosen: SpeculativeSettings | None, outcome: Outcome) -> None:
         """The request's last round is over; ``chosen``: what it was to propose."""
-        if self.controller is None or not any(p.key is request for p in self._prospects):
+        if self.controller is None or request not in self._chosen_for:
             return
         last = request.rounds[-1]
         # Where the draft's own positions end, nothing is computed, whatever was chosen.

@@ -101,7 +101,7 @@ def speculative_round(
     out = target.new_outputs(len(rows), proposer.taps)
     target.forward(rows, cache, out)
     outcomes = decide(target, out.hidden, turns)
-    start = 0
+    start, slots, features = 0, rows.slots.tolist(), out.features if proposer.taps else None
     for turn, outcome in zip(turns, outcomes, strict=True):
         root = start + turn.count
         kept = list(range(start, root))
@@ -109,9 +109,15 @@ def speculative_round(
         if outcome is not None:
             kept += [root, *(root + node for node in outcome.accepted)]
             start += len(outcome.tree)
-        turn.state.take(rows.slots[kept].tolist(), out.features[kept] if proposer.taps else None)
+        turn.state.take([slots[row] for row in kept], None if features is None else _copied(features, kept))
         turn.state.tokens += outcome.tokens if outcome is not None else ()
     return outcomes
+
+
+def _copied(features: Tensor, rows: Sequence[int]) -> Tensor:
+    """A copy of these rows, rising; most are consecutive, and a slice is cheaper than a choice."""
+    first, last = rows[0], rows[-1]
+    return features[first : last + 1].clone() if last - first + 1 == len(rows) else features[rows]
 
 
 def _turns(
