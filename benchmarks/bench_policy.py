@@ -223,7 +223,7 @@ def measure(bench: Bench, load: Load, turns: int) -> dict[str, Any]:
 def play(
     bench: Bench, load: Load, prompts: Sequence[list[int]], variants: Mapping[str, int], controller: Controller
 ) -> dict[str, Run]:
-    """One batch by all variants, lap by lap; who goes first changes, so that no variant always follows the same one."""
+    """One batch by all variants, lap by lap; who goes first changes from lap to lap."""
     # The last engines' caches are gigabytes, and only a collection gives them back.
     gc.collect()
     players = {
