@@ -158,10 +158,7 @@ def write_json(path: Path, value: Any) -> None:
 @contextmanager
 def hold_lock(cache: Path, name: str, progress: Progress = no_progress) -> Iterator[None]:
     """Hold the cache's lock ``name``; others wait. The system frees it when its holder dies."""
-    folder = cache / ".locks"
-    with named_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"{name}.lock")
+    lock = _lock(cache, name)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -171,6 +168,28 @@ def hold_lock(cache: Path, name: str, progress: Progress = no_progress) -> Itera
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def try_lock(cache: Path, name: str) -> Iterator[bool]:
+    """Hold the lock ``name`` if it is free. Yields whether it was."""
+    lock = _lock(cache, name)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _lock(cache: Path, name: str) -> FileLock:
+    folder = cache / ".locks"
+    with named_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / f"{name}.lock")
 
 
 @contextmanager

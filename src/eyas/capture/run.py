@@ -2,6 +2,9 @@
 
 A shard is written beside its name, flushed, renamed, and then recorded in the manifest, which is itself replaced
 atomically. So a kill at any byte costs the shard in work, and nothing that is recorded is less than whole.
+
+Any number of processes may capture into one folder: each takes a shard that nobody has in work. The system frees what a
+killed one had taken.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from eyas.artifacts import Progress, hold_lock, no_progress, sha256_file
+from eyas.artifacts import Progress, hold_lock, no_progress, sha256_file, try_lock
 from eyas.capture.job import CaptureJob
 from eyas.corpus.feature_store import (
     MANIFEST,
@@ -29,10 +32,14 @@ from eyas.corpus.samples import read_samples, write_samples
 from eyas.errors import EyasError
 from eyas.models.weights.safetensors import write_safetensors
 
+_MANIFEST_LOCK = "capture"
+
 
 @dataclass(frozen=True)
 class CaptureReport:
-    """What a run did: shards, positions and bytes written, seconds; ``kept``: shards that were there already."""
+    """What a run did: shards, positions and bytes written, seconds; ``kept``: shards that another run wrote, before or
+    meanwhile.
+    """
 
     shards: int
     kept: int
@@ -42,37 +49,75 @@ class CaptureReport:
 
 
 def run_capture(job: CaptureJob, progress: Progress = no_progress) -> CaptureReport:
-    """Write what is missing; ``progress`` counts positions. A second run at the same time waits for the first.
+    """Write what is missing; ``progress`` counts positions. Returns once everything is there, whoever wrote it.
 
     In memory: the target, one batch of features (BATCH_ROWS rows in the target's dtype), and one shard in its stored
-    form (``job.estimate.shard_bytes``). The same command gives the same bytes, however often it was killed.
+    form (``job.estimate.shard_bytes``). The same command gives the same bytes, however often it was killed, and however
+    many run at the same time.
 
     Raises ``features.disk`` if the disk fills up meanwhile, ``artifact.not-writable``, ``model.nonfinite``.
     """
     begun = time.monotonic()
     with _named_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
-    with hold_lock(job.out, "capture", progress), _named_errors(job.out):
-        _clear_partials(job.out)
+    with hold_lock(job.out, _MANIFEST_LOCK, progress), _named_errors(job.out):
+        _clear_partials(job)
         kept = _intact(job)
-        todo = [part for part in job.plan if part.file not in kept]
         # The manifest first: it marks the folder as this capture's.
         _save(job, kept)
         _bring_samples(job)
-        total, done = sum(part.tokens for part in todo), 0
+    with _named_errors(job.out):
+        written = _write_missing(job, [part for part in job.plan if part.file not in kept], progress)
+    tokens, size = sum(record.tokens for record in written), sum(record.bytes for record in written)
+    return CaptureReport(len(written), len(job.plan) - len(written), tokens, size, time.monotonic() - begun)
+
+
+def _write_missing(job: CaptureJob, todo: list[ShardPlan], progress: Progress) -> list[ShardRecord]:
+    """First the shards that nobody has in work, then, if their process ended without them, the others."""
+    total, done, written = sum(part.tokens for part in todo), 0, []
+    for patient in (False, True):
+        left = []
         for part in todo:
-            kept[part.file] = _write_shard(job, part, done, total, progress)
+            with _taken(job, part, patient, progress) as mine:
+                if not mine:
+                    left.append(part)
+                    continue
+                if not _is_recorded(job, part):
+                    written.append(_write_shard(job, part, done, total, progress))
+                    _record(job, written[-1])
             done += part.tokens
-            _save(job, kept)
-    written = sum(kept[part.file].bytes for part in todo)
-    return CaptureReport(len(todo), len(job.plan) - len(todo), total, written, time.monotonic() - begun)
+        todo = left
+    return written
+
+
+@contextmanager
+def _taken(job: CaptureJob, part: ShardPlan, patient: bool, progress: Progress) -> Iterator[bool]:
+    """Have a shard in work, alone; ``patient``: wait for who has it. Yields whether it is ours."""
+    name = f"capture-{part.file}"
+    if patient:
+        with hold_lock(job.out, name, progress):
+            yield True
+        return
+    with try_lock(job.out, name) as free:
+        yield free
+
+
+def _is_recorded(job: CaptureJob, part: ShardPlan) -> bool:
+    return any(record.file == part.file for record in FeatureManifest.read(job.out).shards)
+
+
+def _record(job: CaptureJob, record: ShardRecord) -> None:
+    """Add a whole shard to the manifest, to which others add theirs."""
+    with hold_lock(job.out, _MANIFEST_LOCK):
+        records = {other.file: other for other in FeatureManifest.read(job.out).shards}
+        _save(job, {**records, record.file: record})
 
 
 def _intact(job: CaptureJob) -> dict[str, ShardRecord]:
     """File → record of the shards that are as an earlier run wrote them, to the hash."""
     found = {}
     planned = {(part.file, part.samples.start, len(part.samples), part.tokens) for part in job.plan}
-    # Another run may have finished shards while this one waited.
+    # Another run may have finished shards since this one was planned.
     earlier = FeatureManifest.read(job.out).shards if (job.out / MANIFEST).is_file() else ()
     for record in earlier:
         if (record.file, record.first, record.samples, record.tokens) not in planned:
@@ -113,7 +158,7 @@ def _write_shard(job: CaptureJob, part: ShardPlan, done: int, total: int, progre
         at += len(sample.tokens)
         progress("capturing", done + at, total)
     assert at == part.tokens
-    path, partial = job.out / part.file, job.out / f".{part.file}.partial"
+    path, partial = job.out / part.file, _partial(job, part)
     write_safetensors(partial, layout.specs(part.tokens), shard.items())
     record = ShardRecord(
         file=part.file,
@@ -128,9 +173,15 @@ def _write_shard(job: CaptureJob, part: ShardPlan, done: int, total: int, progre
     return record
 
 
-def _clear_partials(out: Path) -> None:
-    for path in out.glob(".*.partial"):
+def _clear_partials(job: CaptureJob) -> None:
+    """What kills left beside the manifest and the samples; a shard's belongs to who has it in work."""
+    shards = {_partial(job, part) for part in job.plan}
+    for path in set(job.out.glob(".*.partial")) - shards:
         path.unlink()
+
+
+def _partial(job: CaptureJob, part: ShardPlan) -> Path:
+    return job.out / f".{part.file}.partial"
 
 
 @contextmanager

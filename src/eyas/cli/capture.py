@@ -38,7 +38,7 @@ def capture(
 ) -> None:
     """Let the target read all samples, and keep its taps and last states for training.
 
-    Killed at any moment, the same command goes on at the next shard.
+    Killed at any moment, the same command goes on at the next shard; several at once share the shards.
     """
     from eyas.capture import plan_capture, run_capture
     from eyas.corpus.samples import read_samples

@@ -111,6 +111,40 @@ def test_a_second_capture_waits_for_the_first_and_finds_its_shards(tmp_path: Pat
     assert kept == [len(jobs[1].plan)]
 
 
+def test_captures_at_the_same_time_share_the_shards(tmp_path: Path) -> None:
+    capture_tiny(tmp_path / "alone")
+    folder, reports = tmp_path / "together", []
+    jobs = [plan_capture(load_tiny_target(), MADE, wanted(MADE), folder, SHARD_TOKENS) for _ in range(3)]
+    threads = [threading.Thread(target=lambda job=job: reports.append(run_capture(job))) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(reports) == 3
+    assert sum(report.shards for report in reports) == len(jobs[0].plan)
+    assert all(report.shards + report.kept == len(jobs[0].plan) for report in reports)
+    assert bytes_of(folder) == bytes_of(tmp_path / "alone")
+
+
+def test_a_shard_whose_process_died_is_written_by_who_waited(tmp_path: Path) -> None:
+    job = plan_capture(load_tiny_target(), MADE, wanted(MADE), tmp_path, SHARD_TOKENS)
+    waiting, reports = threading.Event(), []
+
+    def told(what: str, *_: int) -> None:
+        if "waiting" in what:
+            waiting.set()
+
+    with hold_lock(tmp_path, f"capture-{job.plan[1].file}"):
+        thread = threading.Thread(target=lambda: reports.append(run_capture(job, told)))
+        thread.start()
+        assert waiting.wait(60)
+        written = {record.file for record in FeatureManifest.read(tmp_path).shards}
+        assert written == {part.file for part in job.plan} - {job.plan[1].file}
+    thread.join(60)
+    assert reports[0].shards == len(job.plan)
+    assert len(FeatureFolder(tmp_path).manifest.shards) == len(job.plan)
+
+
 def test_a_feature_that_overflows_stops_the_capture_before_its_shard(tmp_path: Path) -> None:
     target = load_tiny_target()
     job = plan_capture(target, MADE, wanted(MADE), tmp_path, SHARD_TOKENS)
