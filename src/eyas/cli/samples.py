@@ -63,14 +63,22 @@ def build(
 def join(
     samples: Annotated[list[Path], typer.Argument(help="Files of samples (.npz), of one target and template.")],
     out: Annotated[Path, typer.Option(help="The file of all of them (.npz).")],
+    together: Annotated[
+        bool, typer.Option("--together", help="Near-alike prompts count as one: all trained on, or all held out.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make one file of several, in their order, to capture and train on them together."""
+    from dataclasses import replace
+
     from eyas.corpus.samples import read_samples, write_samples
+    from eyas.data.alike import put_together
     from eyas.data.joining import join_samples
 
     _require_npz(out)
     made = join_samples([(path, read_samples(path)) for path in samples])
+    if together:
+        made = replace(made, samples=tuple(put_together(made.samples)))
     write_samples(out, made)
     answer_tokens = sum(sample.answer_tokens for sample in made.samples)
     if as_json:

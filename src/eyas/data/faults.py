@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from eyas.corpus.rendering import Renderer
 from eyas.corpus.samples import Sample, SampleSet, trained_slots
+from eyas.data.alike import MOST, prompt_grams
 from eyas.data.samples import BuildAccount
 from eyas.errors import EyasError
 
-GRAM = 13
-"""Tokens that two prompts must share in a row to count as the same text."""
 _MOST = 0.5
 _REBUILD = "make the samples again with `eyas data build`"
 
@@ -105,35 +103,12 @@ def _split(sides: tuple[Sequence[Sample], Sequence[Sample]]) -> EyasError | None
 
 def _leak(trained: Sequence[Sample], held: Sequence[Sample]) -> EyasError | None:
     """Held-out prompts whose text is trained on, whole or for the most part, under another prompt id."""
-    prompts = [[_prompt(sample) for sample in side] for side in (trained, held)]
-    head, tail = _shared(prompts[0] + prompts[1])
-    grams = [_grams(prompt[head : len(prompt) - tail]) for prompt in prompts[1]]
-    asked = set[bytes]().union(*grams)
-    # The held-out side is the small one, so only its own text is kept in memory.
-    seen = {gram for prompt in prompts[0] for gram in _grams(prompt[head : len(prompt) - tail]) if gram in asked}
-    pairs = zip(held, grams, strict=True)
-    leaked = [sample.id for sample, own in pairs if len(own & seen) > _MOST * len(own)]
+    contents = prompt_grams([*trained, *held])
+    seen = set[bytes]().union(*contents[: len(trained)])
+    pairs = zip(held, contents[len(trained) :], strict=True)
+    leaked = [sample.id for sample, own in pairs if len(own & seen) > MOST * len(own)]
     if not leaked:
         return None
     cause = f"{len(leaked)} of {len(held)} held-out samples have a prompt that is trained on, such as {leaked[0]}"
-    return EyasError("samples.leak", cause, "remove near duplicates with `eyas regen`, which gives them one prompt_id")
-
-
-def _prompt(sample: Sample) -> list[int]:
-    return sample.tokens[: sample.answers[0][0] if sample.answers else None].tolist()
-
-
-def _shared(prompts: Sequence[list[int]]) -> tuple[int, int]:
-    """How many tokens at the beginning and at the end all prompts share: the template's."""
-    shortest = min((len(prompt) for prompt in prompts), default=0)
-    first = prompts[0] if prompts else []
-    head = next((i for i in range(shortest) if any(p[i] != first[i] for p in prompts)), shortest)
-    rest = shortest - head
-    tail = next((i for i in range(rest) if any(p[-1 - i] != first[-1 - i] for p in prompts)), rest)
-    return head, tail
-
-
-def _grams(tokens: list[int]) -> set[bytes]:
-    """Every GRAM tokens in a row; of a shorter text, the text."""
-    starts = range(max(len(tokens) - GRAM, 0) + 1)
-    return {hashlib.blake2b(repr(tokens[i : i + GRAM]).encode(), digest_size=8).digest() for i in starts}
+    fix = "put them on one side with `eyas data join FILE --together --out NEW`, or answer only one of them"
+    return EyasError("samples.leak", cause, fix)
