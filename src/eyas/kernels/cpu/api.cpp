@@ -24,6 +24,9 @@ constexpr Kernels kernels[] = {EYAS_FOR_EACH_ISA(EYAS_ENTRY)};
 
 bool machine_has(const char *isa) {
 #if defined(__x86_64__)
+    if (!std::strcmp(isa, "avx512vnni"))
+        return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl");
     if (!std::strcmp(isa, "avx512")) return __builtin_cpu_supports("avx512f");
     if (!std::strcmp(isa, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif

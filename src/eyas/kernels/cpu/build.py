@@ -17,7 +17,11 @@ from pathlib import Path
 
 NAME = "libeyas_cpu.so"
 SOURCES: dict[str, tuple[str, ...]] = {"api": (), "layer_api": (), "linear_base": ()}
-X86_SOURCES = {"linear_avx2": ("-mavx2", "-mfma"), "linear_avx512": ("-mavx512f", "-mfma")}
+X86_SOURCES = {
+    "linear_avx2": ("-mavx2", "-mfma"),
+    "linear_avx512": ("-mavx512f", "-mfma"),
+    "linear_avx512vnni": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mfma"),
+}
 # Multiply-adds are fused wherever the processor can, so that all tiles round alike.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-fvisibility=hidden")
 API_FLAGS = ("-fvisibility=default",)

@@ -10,7 +10,7 @@
 //           and 16 offsets: a weight is scale · (0 … 15) + offset, as in GGUF's Q4_1
 // Scales and offsets are halves (IEEE binary16), kept as their bits.
 #pragma once
-#if defined(__AVX2__)
+#if defined(__AVX2__)  // which AVX-512 implies
 #include <immintrin.h>
 #endif
 #include "lanes.h"
@@ -19,16 +19,23 @@ namespace EYAS_ISA {
 
 constexpr int STEPS = GROUP / 4;
 constexpr int64_t GROUPS_AHEAD = 6;  // groups from the one at work to the one that is fetched
-constexpr int GROUP_ROWS = 4;        // rows of one tile
+#if defined(__AVX512VNNI__)
+constexpr int GROUP_ROWS = 12;  // rows of one tile
+#else
+constexpr int GROUP_ROWS = 4;
+#endif
 
-// Activations of some rows, rounded: values [rows][groups · 32], and for each group its scale, and scale · Σ values.
+// Activations of some rows, rounded: values [rows][groups · 32], and for each group Σ values, its scale, and both's
+// product.
 struct Rounded {
     const int8_t *values;
+    const int32_t *total;
     const float *scale, *sum;
     int64_t groups;
 
     Rounded from(int64_t row) const {
-        return {values + row * groups * GROUP, scale + row * groups, sum + row * groups, groups};
+        const int64_t at = row * groups;
+        return {values + at * GROUP, total + at, scale + at, sum + at, groups};
     }
 };
 
@@ -45,7 +52,8 @@ static inline int32_t nearest(float x, float factor) {
 }
 
 // One row. A group that holds NaN or infinity gets the scale NaN, and with it all outputs of the row.
-static void round_row(const float *x, int64_t K, int64_t groups, int8_t *values, float *scale, float *sum) {
+static void round_row(const float *x, int64_t K, int64_t groups, int8_t *values, int32_t *totals, float *scale,
+                      float *sum) {
     for (int64_t g = 0; g < groups; ++g) {
         float part[GROUP] = {}, most = 0, wrong = 0;
         const int64_t count = K - g * GROUP < GROUP ? K - g * GROUP : GROUP;
@@ -63,6 +71,7 @@ static void round_row(const float *x, int64_t K, int64_t groups, int8_t *values,
             values[g * GROUP + i] = static_cast<int8_t>(value);
             total += value;
         }
+        totals[g] = total;
         scale[g] = step + wrong;
         sum[g] = scale[g] * static_cast<float>(total);
     }
@@ -71,15 +80,84 @@ static void round_row(const float *x, int64_t K, int64_t groups, int8_t *values,
 // All rows, in memory of this thread that the next call takes again.
 static Rounded round_rows(const float *x, int64_t M, int64_t K) {
     static thread_local Scratch<int8_t> value_memory;
+    static thread_local Scratch<int32_t> total_memory;
     static thread_local Scratch<float> scale_memory;
     const int64_t groups = (K + GROUP - 1) / GROUP;
     int8_t *values = value_memory.need(M * groups * GROUP);
+    int32_t *totals = total_memory.need(M * groups);
     float *scale = scale_memory.need(2 * M * groups), *sum = scale + M * groups;
-    for (int64_t m = 0; m < M; ++m)
-        round_row(x + m * K, K, groups, values + m * groups * GROUP, scale + m * groups, sum + m * groups);
-    return {values, scale, sum, groups};
+    for (int64_t m = 0; m < M; ++m) {
+        const int64_t at = m * groups;
+        round_row(x + m * K, K, groups, values + at * GROUP, totals + at, scale + at, sum + at);
+    }
+    return {values, totals, scale, sum, groups};
 }
 
+#if defined(__AVX512VNNI__)
+// One instruction multiplies four inputs of all 16 outputs, unsigned by signed bytes, and adds them in 32 bits.
+static inline __m512i add_four(__m512i sum, __m512i weights, const int8_t *x) {
+    int32_t bits;
+    std::memcpy(&bits, x, sizeof(bits));
+    return _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi32(bits));
+}
+
+static inline __m512 halves_at(const uint16_t *bits) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(bits)));
+}
+
+template <int M>
+static inline void group_8(const Rounded &x, int64_t g, const uint8_t *w, float *total) {
+    const int64_t stride = x.groups * GROUP;
+    const int8_t *from = x.values + g * GROUP;
+    const __m512i flip = _mm512_set1_epi8(-128);
+    __m512i sum[M];  // weights are taken 128 too large
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) sum[m] = _mm512_set1_epi32(-128 * x.total[m * x.groups + g]);
+#pragma GCC unroll 1
+    for (int s = 0; s < STEPS; ++s) {
+        __builtin_prefetch(w + GROUPS_AHEAD * BYTES_8 + s * 64);
+        const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(w + s * 64), flip);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) sum[m] = add_four(sum[m], weights, from + m * stride + 4 * s);
+    }
+    const __m512 scale = halves_at(reinterpret_cast<const uint16_t *>(w + GROUP * PANEL));
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+        const __m512 own = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale[m * x.groups + g]));
+        float *to = total + m * PANEL;
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m]), own, _mm512_loadu_ps(to)));
+    }
+}
+
+template <int M>
+static inline void group_4(const Rounded &x, int64_t g, const uint8_t *w, float *total) {
+    const int64_t stride = x.groups * GROUP;
+    const int8_t *from = x.values + g * GROUP;
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i sum[M] = {};
+#pragma GCC unroll 1
+    for (int s = 0; s < STEPS; s += 2) {
+        __builtin_prefetch(w + GROUPS_AHEAD * BYTES_4 + s * 32);
+        const __m512i both = _mm512_loadu_si512(w + s * 32);
+        const __m512i first = _mm512_and_si512(both, low), second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+            sum[m] = add_four(sum[m], first, from + m * stride + 4 * s);
+            sum[m] = add_four(sum[m], second, from + m * stride + 4 * s + 4);
+        }
+    }
+    const uint16_t *bits = reinterpret_cast<const uint16_t *>(w + GROUP * PANEL / 2);
+    const __m512 scale = halves_at(bits), offset = halves_at(bits + PANEL);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+        const __m512 own = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale[m * x.groups + g]));
+        const __m512 all = _mm512_set1_ps(x.sum[m * x.groups + g]);
+        float *to = total + m * PANEL;
+        const __m512 joined = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m]), own, _mm512_loadu_ps(to));
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(offset, all, joined));
+    }
+}
+#else
 static inline vf from_halves(const uint16_t *bits) {
     const vu wide = __builtin_convertvector(*reinterpret_cast<const vh *>(bits), vu);
     const vu shifted = (wide & 0x7fffu) << 13, sign = (wide & 0x8000u) << 16;
@@ -203,7 +281,8 @@ template <int M>
 static inline void group_4(const Rounded &x, int64_t g, const uint8_t *w, float *total) {
     group_plain<M, true>(x, g, w, total);
 }
-#endif
+#endif  // AVX2
+#endif  // AVX-512 VNNI
 
 template <int M, bool FOUR>
 static inline void group_of(int64_t rows, const Rounded &x, int64_t g, const uint8_t *w, float *total) {
