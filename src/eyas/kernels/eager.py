@@ -36,7 +36,8 @@ class Eager(Backend):
         return lambda x: F.linear(rounded(x), weight, bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, eps)
+        # Under autocast x is bf16 beside a weight in fp32, for which PyTorch has no fused kernel.
+        return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         size = cos.shape[-1]

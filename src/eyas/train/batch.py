@@ -5,7 +5,8 @@ Shape legend: N rows of the batch, F feature size, H target hidden size, V targe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,10 +24,12 @@ class Batch:
     """``tokens``, ``positions``, ``segments`` [N] int64, ``features`` [N, F] fp32, scaled.
 
     ``segments``: 0 outside answers, else a number per answer. ``samples``: the documents' indices in the source.
+    ``draft_ids`` [N]: the tokens as draft ids, −1 outside the draft vocabulary.
     ``teacher`` [N, d] fp32: the target's distribution after each row, on the draft vocabulary; zero where no slot asks.
     """
 
     tokens: Tensor
+    draft_ids: Tensor
     positions: Tensor
     segments: Tensor
     documents: Documents
@@ -36,7 +39,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch there."""
-        names = ("tokens", "positions", "segments", "features", "teacher")
+        names = ("tokens", "draft_ids", "positions", "segments", "features", "teacher")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
@@ -51,6 +54,7 @@ class Collator:
         self.head_dH = head_VH[kept]
         self.draft_ids = torch.full((len(head_VH),), -1)
         self.draft_ids[kept] = torch.arange(len(kept))
+        self._in_bf16 = source.facts.format.dtype == "bfloat16"
         self._log_partition: dict[int, Tensor] = {}
 
     def batch(self, indices: Sequence[int]) -> Batch:
@@ -59,15 +63,18 @@ class Collator:
         segments = number_segments(samples)
         teacher = torch.zeros(len(segments), len(self.kept))
         begin, documents = 0, []
-        for index, sample, features in zip(indices, samples, read, strict=True):
-            end = begin + len(sample.tokens)
-            documents.append((begin, end))
-            asked = trained_slots(segments[begin:end], 0).nonzero()[:, 0] + 1
-            teacher[begin + asked] = self._teacher(index, features, asked)
-            begin = end
+        with _products(self._in_bf16):
+            for index, sample, features in zip(indices, samples, read, strict=True):
+                end = begin + len(sample.tokens)
+                documents.append((begin, end))
+                asked = trained_slots(segments[begin:end], 0).nonzero()[:, 0] + 1
+                teacher[begin + asked] = self._teacher(index, features, asked)
+                begin = end
         taps = torch.cat([f.taps.cpu() for f in read]).float() * self.scales[:, None]
+        tokens = torch.cat([torch.from_numpy(s.tokens).long() for s in samples])
         return Batch(
-            torch.cat([torch.from_numpy(s.tokens).long() for s in samples]),
+            tokens,
+            self.draft_ids[tokens],
             torch.cat([torch.arange(len(s.tokens)) for s in samples]),
             segments,
             documents,
@@ -91,6 +98,19 @@ class Collator:
         ids = self.draft_ids[top.ids[rows]]
         mass = top.logprobs[rows].float().exp() * (ids >= 0)
         return torch.zeros(len(rows), len(self.kept)).scatter_add_(1, ids.clamp(min=0), mass)
+
+
+@contextmanager
+def _products(in_bf16: bool) -> Iterator[None]:
+    """Products of fp32 matrices as a target in bf16 makes them, from bf16 factors, and summed in fp32: exact where the
+    factors were bf16 before, and some times faster where the processor has such instructions.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium" if in_bf16 else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def log_partition(hidden_nH: Tensor, head_VH: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from eyas.corpus.samples import Sample, trained_slots
 from eyas.draft.model import DraftModel
 from eyas.train.batch import Batch
-from eyas.train.losses import LOSSES, head_loss
+from eyas.train.losses import Answers, head_loss
 from eyas.train.settings import TrainSettings
 from eyas.train.ttt import Unrolling, unroll
 
@@ -66,7 +66,7 @@ class Objective(nn.Module):
 
     def __init__(self, model: DraftModel, settings: TrainSettings, how: Unrolling) -> None:
         super().__init__()
-        self.model, self.how, self.loss = model, how, LOSSES[settings.loss]
+        self.model, self.how, self.loss = model, how, settings.loss
         decay = torch.tensor([settings.step_decay**i for i in range(settings.ttt_steps)], dtype=torch.float64)
         self.weights = (decay / decay.sum()).tolist()
 
@@ -87,9 +87,10 @@ class Objective(nn.Module):
         step = torch.repeat_interleave(torch.tensor([len(rows) for rows, _ in states], device=asked.device))
         shares = asked.new_tensor([w / n for w, n in zip(self.weights, counts, strict=True) if n], dtype=torch.float64)
         normed = torch.cat([normed for _, normed in states])
-        loss = head_loss(normed, self.model.head.weight, batch.teacher, asked, shares[step], self.loss)
-        right = self.model.to_target_ids(loss.proposals) == batch.tokens[asked + 1]
-        for sums, values in ((tally.loss, loss.losses), (tally.correct, right), (tally.slots, torch.ones_like(step))):
+        answers = Answers(batch.teacher, asked, batch.draft_ids[asked + 1], shares[step])
+        loss = head_loss(normed, self.model.head.weight, answers, self.loss)
+        sums_of = ((tally.loss, loss.losses), (tally.correct, loss.hits), (tally.slots, torch.ones_like(step)))
+        for sums, values in sums_of:
             sums.index_add_(0, step.cpu(), values.double().cpu())
         return loss.total, tally
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.train import losses
-from eyas.train.losses import LOSSES, acceptance, forward_kl, head_loss, lk, lk_hybrid, soft_cross_entropy
+from eyas.train.losses import LOSSES, Answers, acceptance, forward_kl, head_loss, lk, lk_hybrid, soft_cross_entropy
 
 
 def case(seed: int, outside: float = 0.2, n: int = 5, d: int = 7):
@@ -59,21 +59,25 @@ def test_following_the_gradient_raises_acceptance(name):
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_the_chunked_head_equals_plain_autograd(name, monkeypatch):
-    monkeypatch.setattr(losses, "CHUNK", 3)
+    monkeypatch.setattr(losses, "CHUNK", 5)
+    monkeypatch.setattr(losses, "PIECE", 2)
     g = torch.Generator().manual_seed(5)
     normed = torch.randn(8, 6, generator=g, dtype=torch.float64, requires_grad=True)
     head = torch.randn(7, 6, generator=g, dtype=torch.float64, requires_grad=True)
     teacher, asked = case(2, n=5)[1], torch.tensor([0, 4, 4, 1, 2, 3, 0, 2])
     weights = torch.rand(8, generator=g, dtype=torch.float64)
-    made = head_loss(normed, head, teacher, asked, weights, LOSSES[name])
+    likeliest = (normed @ head.T).argmax(-1)
+    truth = torch.where(torch.arange(8) < 4, likeliest, torch.tensor([0, 0, 0, 0, -1, -1, 0, 1]))
+    made = head_loss(normed, head, Answers(teacher, asked, truth, weights), name)
     grads = torch.autograd.grad(0.7 * made.total, (normed, head))
     logits = normed @ head.T
     rows = LOSSES[name](logits.log_softmax(-1), teacher[asked])
-    truth = torch.autograd.grad(0.7 * (rows * weights).sum(), (normed, head))
+    expected = torch.autograd.grad(0.7 * (rows * weights).sum(), (normed, head))
     torch.testing.assert_close(made.total, (rows * weights).sum())
     torch.testing.assert_close(made.losses, rows)
-    assert made.proposals.tolist() == logits.argmax(-1).tolist()
-    for grad, true in zip(grads, truth, strict=True):
+    assert made.hits.tolist() == (truth == likeliest).tolist()
+    assert made.hits[:6].tolist() == 4 * [True] + 2 * [False]
+    for grad, true in zip(grads, expected, strict=True):
         torch.testing.assert_close(grad, true)
 
 
