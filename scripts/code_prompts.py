@@ -7,6 +7,7 @@ The functions are read, not imported. Which ones there are depends on the Python
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import random
@@ -70,12 +71,15 @@ def main() -> None:
     """Write one prompt for each name, so that a name that many classes share is asked once; in a fixed random order,
     so that the first n are from everywhere.
     """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("out", type=Path, help="the file to write, JSON Lines")
+    arguments = parser.parse_args()
     once: dict[str, Function] = {}
     for function in functions(Path(sysconfig.get_paths()["stdlib"])):
         once.setdefault(function.name, function)
     chosen = list(once.values())
     random.Random(0).shuffle(chosen)
-    with Path(sys.argv[1]).open("w", encoding="utf-8") as out:
+    with arguments.out.open("w", encoding="utf-8") as out:
         for index, function in enumerate(chosen):
             messages = [{"role": "user", "content": asked(function, index)}]
             row = {"id": f"stdlib-{function.module}.{function.name}", "messages": messages, "domain": "code"}
