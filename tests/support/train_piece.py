@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eyas.corpus.features import Features, FeatureSource
+from eyas.contract.schema import FeatureFormat
+from eyas.corpus.features import FeatureFacts, Features, FeatureSource
 from eyas.corpus.samples import Sample
 from eyas.draft.config import DraftConfig
 from eyas.draft.model import DraftModel
@@ -30,6 +31,8 @@ LENGTH, ANSWER = 256, 192
 
 class RandomFeatures(FeatureSource):
     """Features that nobody computed."""
+
+    facts = FeatureFacts.model_construct(format=FeatureFormat(dtype="float32", quantisation=None))
 
     def __init__(self, count: int, config: DraftConfig) -> None:
         tokens, span = np.arange(LENGTH, dtype=np.int32) % config.vocab_size, ((LENGTH - ANSWER, LENGTH),)

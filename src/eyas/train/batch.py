@@ -16,7 +16,8 @@ from eyas.corpus.features import Features, FeatureSource, TopTokens
 from eyas.corpus.samples import Sample, trained_slots
 from eyas.train.attention import Documents
 
-_CHUNK = 256
+PARTITION_ROWS = 256
+"""Rows whose logits over the target's whole vocabulary exist at once."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Batch:
 
     ``segments``: 0 outside answers, else a number per answer. ``samples``: the documents' indices in the source.
     ``draft_ids`` [N]: the tokens as draft ids, −1 outside the draft vocabulary.
-    ``teacher`` [N, d] fp32: the target's distribution after each row, on the draft vocabulary; zero where no slot asks.
+    ``teacher`` [n, d] fp32: the target's distributions on the draft vocabulary, of the rows that a slot answers for;
+    ``teacher_rows`` [N]: which of them is each row's, −1 where no slot asks.
     """
 
     tokens: Tensor
@@ -36,10 +38,11 @@ class Batch:
     samples: tuple[int, ...]
     features: Tensor
     teacher: Tensor
+    teacher_rows: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same batch there."""
-        names = ("tokens", "draft_ids", "positions", "segments", "features", "teacher")
+        names = ("tokens", "draft_ids", "positions", "segments", "features", "teacher", "teacher_rows")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
@@ -61,15 +64,18 @@ class Collator:
         """The samples ``indices`` of the source as one batch."""
         samples, read = [self.source.samples[i] for i in indices], self.source.read_batch(indices)
         segments = number_segments(samples)
-        teacher = torch.zeros(len(segments), len(self.kept))
-        begin, documents = 0, []
+        begin, documents, places, teacher = 0, [], [], []
         with _products(self._in_bf16):
             for index, sample, features in zip(indices, samples, read, strict=True):
                 end = begin + len(sample.tokens)
                 documents.append((begin, end))
                 asked = trained_slots(segments[begin:end], 0).nonzero()[:, 0] + 1
-                teacher[begin + asked] = self._teacher(index, features, asked)
+                places.append(begin + asked)
+                teacher.append(self._teacher(index, features, asked))
                 begin = end
+        teacher_rows = torch.full((begin,), -1)
+        at = torch.cat(places)
+        teacher_rows[at] = torch.arange(len(at))
         taps = torch.cat([f.taps.cpu() for f in read]).float() * self.scales[:, None]
         tokens = torch.cat([torch.from_numpy(s.tokens).long() for s in samples])
         return Batch(
@@ -80,7 +86,8 @@ class Collator:
             documents,
             tuple(indices),
             taps.flatten(1),
-            teacher,
+            torch.cat(teacher),
+            teacher_rows,
         )
 
     def _teacher(self, index: int, features: Features, rows: Tensor) -> Tensor:
@@ -115,7 +122,7 @@ def _products(in_bf16: bool) -> Iterator[None]:
 
 def log_partition(hidden_nH: Tensor, head_VH: Tensor) -> Tensor:
     """log Σ exp of the target's logits over its whole vocabulary, [n] fp32; few rows of logits exist at once."""
-    return torch.cat([(h.float() @ head_VH.T).logsumexp(-1) for h in hidden_nH.split(_CHUNK)])
+    return torch.cat([(h.float() @ head_VH.T).logsumexp(-1) for h in hidden_nH.split(PARTITION_ROWS)])
 
 
 def number_segments(samples: Sequence[Sample]) -> Tensor:

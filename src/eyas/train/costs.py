@@ -13,6 +13,7 @@ from eyas.draft.config import DraftConfig
 from eyas.draft.names import parameter_pieces
 from eyas.models.size import TargetSize
 from eyas.train.amounts import Amount, DataCounts, FeatureChoice, Machine
+from eyas.train.batch import PARTITION_ROWS
 from eyas.train.evaluate import MAX_STEPS
 from eyas.train.losses import CHUNK
 from eyas.train.settings import TrainSettings
@@ -26,7 +27,7 @@ SHARD_OVERHEAD, TOKEN_BYTES = 4096, 4
 """Header and record of a shard; a token's own id, which lies beside its features."""
 _BACKWARD = 2.0
 _ATTENTION_BACKWARD = 2.5
-_LOSS_COPIES = 6
+_LOSS_COPIES = 2
 
 
 def trained_parameters(config: DraftConfig) -> int:
@@ -148,12 +149,12 @@ def _largest_moment(
     rows = piece_rows(settings, data, processes)
     slots = piece_slots(settings, data, rows)
     F, Ht, d = config.feature_size, config.target_hidden_size, config.draft_vocab_size
-    batch, teacher = FP32 * rows * F, FP32 * rows * d
-    making = 2 * batch + FP32 * rows * Ht + FP32 * CHUNK * config.vocab_size
+    batch, teacher = FP32 * rows * F, FP32 * slots[0] * d
+    making = 2 * batch + FP32 * rows * Ht + 2 * FP32 * PARTITION_ROWS * config.vocab_size
     if features.mode == "online":
         making += FP32 * min(rows, BATCH_ROWS) * (target.num_layers * target.kv_width + 12 * target.hidden_size)
     wide = 10 * FP32 * rows * config.num_heads * config.head_dim
-    passing = wide + FP32 * CHUNK * d * _LOSS_COPIES + FP32 * slots[0] * d
+    passing = wide + FP32 * CHUNK * d * _LOSS_COPIES
     unrolled = activation_bytes(config, settings, rows, slots)
     saved = trained_parameters(config) * FP32 * (4 if settings.ema_decay else 3)
     moments = (

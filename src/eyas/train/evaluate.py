@@ -156,7 +156,11 @@ def accepted_counts(model: DraftModel, batch: Batch, draft_ids: Tensor, seed: in
         hits: dict[DraftSampling, Tensor] = {
             "one-hot": model.to_target_ids(logits.argmax(-1)) == truth,
             "probabilistic": _drawn(
-                logits, batch.teacher[rows + 1 + i], draft_ids[truth], rows + 2 + i, seed + i * 2**32
+                logits,
+                batch.teacher[batch.teacher_rows[rows + 1 + i]],
+                draft_ids[truth],
+                rows + 2 + i,
+                seed + i * 2**32,
             ),
         }
         for name, hit in hits.items():

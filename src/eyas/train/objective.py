@@ -87,7 +87,7 @@ class Objective(nn.Module):
         step = torch.repeat_interleave(torch.tensor([len(rows) for rows, _ in states], device=asked.device))
         shares = asked.new_tensor([w / n for w, n in zip(self.weights, counts, strict=True) if n], dtype=torch.float64)
         normed = torch.cat([normed for _, normed in states])
-        answers = Answers(batch.teacher, asked, batch.draft_ids[asked + 1], shares[step])
+        answers = Answers(batch.teacher, batch.teacher_rows[asked], batch.draft_ids[asked + 1], shares[step])
         loss = head_loss(normed, self.model.head.weight, answers, self.loss)
         sums_of = ((tally.loss, loss.losses), (tally.correct, loss.hits), (tally.slots, torch.ones_like(step)))
         for sums, values in sums_of:

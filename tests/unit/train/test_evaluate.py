@@ -77,7 +77,7 @@ def test_drawn_proposals_are_accepted_as_often_as_p_and_q_overlap(trained):
         rows = torch.tensor([begin - 1 for begin, _ in sample.answers])
         counts = accepted_counts(model, batch, collator.draft_ids, index)["probabilistic"]
         _, slots, normed = next(iter(unroll(model, batch, slots_of(batch.segments, 1))))
-        p, q = batch.teacher[slots + 1], model.logits(normed).softmax(-1)
+        p, q = batch.teacher[batch.teacher_rows[slots + 1]], model.logits(normed).softmax(-1)
         overlap += torch.minimum(p, q).sum().item()
         hits += sum(counts[row] > 0 for row in slots.tolist())
         count += len(slots)

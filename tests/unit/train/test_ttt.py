@@ -47,7 +47,9 @@ def example() -> Batch:
     positions = torch.cat([torch.arange(end - begin) for begin, end in DOCUMENTS])
     features = torch.randn(n, 32, generator=g, dtype=torch.float64)
     tokens, segments = torch.randint(40, (n,), generator=g), torch.tensor(SEGMENTS)
-    return Batch(tokens, tokens % 40, positions, segments, DOCUMENTS, (0, 1), features, torch.zeros(n, 40))
+    return Batch(
+        tokens, tokens % 40, positions, segments, DOCUMENTS, (0, 1), features, torch.zeros(n, 40), torch.arange(n)
+    )
 
 
 def slot_by_slot(model: DraftModel, batch: Batch, t: int, steps: int) -> list[torch.Tensor]:
