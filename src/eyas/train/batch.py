@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eyas.corpus.features import Features, FeatureSource, TopTokens
 from eyas.corpus.samples import Sample, trained_slots
+from eyas.kernels.backend import filled_up
 from eyas.train.attention import Documents
 
 PARTITION_ROWS = 256
@@ -96,10 +97,12 @@ class Collator:
             return self._from_top(features.top, rows)
         assert features.hidden is not None
         hidden = features.hidden[rows].float().to(self.head.device)
+        if self._in_bf16:
+            hidden = filled_up(hidden)
         known = self._log_partition.get(index)
         if known is None:
             known = self._log_partition[index] = log_partition(hidden, self.head)
-        return (hidden @ self.head_dH.T - known[:, None]).exp().cpu()
+        return (hidden @ self.head_dH.T - known[:, None]).exp()[: len(rows)].cpu()
 
     def _from_top(self, top: TopTokens, rows: Tensor) -> Tensor:
         ids = self.draft_ids[top.ids[rows]]

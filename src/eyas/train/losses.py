@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from eyas.kernels.backend import filled_up
+
 LossName = Literal["soft-cross-entropy", "forward-kl", "lk", "lk-hybrid"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(log q [n, d], p [n, d]) → [n], all fp32 or wider."""
@@ -103,15 +105,16 @@ class _HeadLoss(torch.autograd.Function):
         grad_normed, grad_head = torch.empty_like(normed), torch.zeros_like(head)
         matrix = head.to(normed.dtype)
         for begin in range(0, len(normed), CHUNK):
-            chunk = slice(begin, begin + CHUNK)
-            logits = normed[chunk] @ matrix.T
-            for at in range(0, len(logits), PIECE):
-                part = logits[at : at + PIECE]
+            chunk = normed[begin : begin + CHUNK]
+            states = chunk if normed.dtype == wide else filled_up(chunk)
+            logits = states @ matrix.T
+            for at in range(0, len(chunk), PIECE):
+                part = logits[at : min(at + PIECE, len(chunk))]
                 rows = slice(begin + at, begin + at + len(part))
                 losses[rows], hits[rows], grad = _piece(part.to(wide), answers, rows, loss)
                 part.copy_(grad)  # the logits' place is their gradient's from here on
-            grad_normed[chunk] = logits @ matrix
-            grad_head += logits.T @ normed[chunk]
+            grad_normed[begin : begin + CHUNK] = (logits @ matrix)[: len(chunk)]
+            grad_head += logits.T @ states
         ctx.save_for_backward(grad_normed, grad_head)
         ctx.mark_non_differentiable(losses, hits)
         return (losses * answers.weights).sum(), losses, hits
