@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -32,10 +33,19 @@ class Lines:
 def main() -> None:
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     torch.set_num_threads(1)
+    ends_before = asked.pop("ends_before", None)
     parallel = Parallel.from_environment(asked.pop("strategy"), torch.device("cpu"))
     lines = Lines()
     settings: TrainSettings = SMALL.model_copy(update=asked)
     trainer = make_trainer(folder, settings, parallel, watchers=(lines,) if parallel.is_first else ())
+    step = trainer._step
+
+    def until() -> None:
+        if trainer.progress.step == ends_before:
+            os._exit(0)
+        step()
+
+    trainer._step = until
     trainer.run()
     if parallel.is_first:
         (folder / "lines.json").write_text(json.dumps(lines.lines))

@@ -22,7 +22,7 @@ def run(folder: Path, processes: int, **asked) -> list[dict]:
     command = [*(launch if processes > 1 else [sys.executable]), str(WORKER), str(folder), json.dumps(asked)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "lines.json").read_text())
+    return json.loads((folder / "lines.json").read_text()) if "ends_before" not in asked else []
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +52,18 @@ def test_two_processes_are_one(tmp_path, alone, strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path, alone, strategy):
+@pytest.mark.parametrize(
+    ("before", "after"), [((1, "ddp"), (2, "ddp")), ((2, "ddp"), (2, "fsdp")), ((2, "fsdp"), (1, "ddp"))]
+)
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path, alone, before, after):
     _, expected = alone
-    run(tmp_path, 2, strategy=strategy, ema_decay=0.5, samples_per_step=5, max_steps=4)
+    asked = {"ema_decay": 0.5, "samples_per_step": 5, "save_every": 2}
+    run(tmp_path, before[0], strategy=before[1], ends_before=3, **asked)
     state = load_file(tmp_path / STATE)
     assert {name.split(".")[0] for name in state} == {"model", "optimizer", "mean"}
     assert all(value.device.type == "cpu" for value in state.values())
-    assert expected[0]["step"] == 1
+    lines = run(tmp_path, after[0], strategy=after[1], **asked)
+    assert lines[0]["step"] == 3
+    assert [line["loss"] for line in lines if "loss" in line] == pytest.approx(
+        [line["loss"] for line in expected if line.get("step", 0) > 2], rel=1e-5
+    )

@@ -108,6 +108,9 @@ def whole_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
 
 def restore_state(module: nn.Module, optimizer: torch.optim.Optimizer, flat: dict[str, Tensor]) -> None:
     """Put back what :func:`whole_state` gave."""
+    if isinstance(module, DistributedDataParallel):
+        # Through the wrapper, frozen parameters would be asked for as well.
+        module = module.module
     weights: Any = {name.removeprefix("model."): value for name, value in flat.items() if name.startswith("model.")}
     set_model_state_dict(module, weights, options=_PLAIN)
     state: dict[str, dict[str, Tensor]] = {}
