@@ -145,6 +145,8 @@ def test_a_warm_start_keeps_the_map(whole, samples, tmp_path):
     assert code == 0, result
     first, second = (Contract.read(folder / "draft" / "contract.json") for folder in (whole[0], out))
     assert first.vocab_map_sha256 == second.vocab_map_sha256
+    assert "went on from an earlier draft" in (out / "draft" / "README.md").read_text()
+    assert "went on from an earlier draft" not in (whole[0] / "draft" / "README.md").read_text()
 
 
 @pytest.mark.slow

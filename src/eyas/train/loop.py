@@ -102,6 +102,11 @@ class Trainer:
                 self._save()
         return self.progress
 
+    def seen(self) -> list[int]:
+        """The samples of all steps so far, rising: not all of them, where the run ends within its first epoch."""
+        steps = range(min(self.progress.step, self.steps_per_epoch))
+        return sorted({index for step in steps for index in self._window(step)})
+
     # One step ---------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:

@@ -127,7 +127,7 @@ def run_training(
         progress = trainer.run()
     cut = sum(len(sample.tokens) > settings.max_length for sample in job.source.samples)
     left = {"cut": cut, "without_slots": len(source.samples) - len(usable)}
-    return Ran(progress, start, collator, [source.samples[i] for i in train], held, left)
+    return Ran(progress, start, collator, [source.samples[i] for i in trainer.seen()], held, left)
 
 
 def _evaluated(source: FeatureSource, held: Sequence[int], most: int) -> list[int]:

@@ -71,6 +71,12 @@ def train_draft(
         return _finish(job, ending, ran) if parallel.is_first else None
 
 
+_WENT_ON = (
+    "Its training went on from an earlier draft (weights {}…). What that one saw is not counted above, and prompts that "
+    "are held out here may be among it."
+)
+
+
 def _finish(job: Job, ending: Ending, ran: Ran) -> dict[str, Any]:
     model = best_draft(job, ran.start)
     held, expected = _measure(model, ran, ending.evaluations)
@@ -146,7 +152,10 @@ def _write(
     witness, without = None, "the target was not loaded"
     if ending.target is not None:
         witness, without = _witness(job, ending.target, ending, ran, model, contract)
-    card = render_card(ending.card, contract, model.config, has_witness=witness is not None)
+    facts = ending.card
+    if job.warm_sha256 is not None:
+        facts = replace(facts, limits=(*facts.limits, _WENT_ON.format(job.warm_sha256[:12])))
+    card = render_card(facts, contract, model.config, has_witness=witness is not None)
     files = card_files(card, _picture(job.folder))
     architecture, served = architecture_of(job.document), _served_by(job)
     write_draft(job.folder / DRAFT, model, architecture, contract, engines=served, witness=witness, files=files)

@@ -77,6 +77,17 @@ def test_two_epochs_of_five_batches_by_two_are_six_steps(tmp_path):
     assert windows[:3] != windows[3:]
 
 
+def test_a_run_knows_what_it_saw(tmp_path):
+    short = make_trainer(tmp_path / "short", SMALL.model_copy(update={"max_steps": 2, "samples_per_step": 2}))
+    assert short.seen() == []
+    short.run()
+    assert len(short.seen()) == 4
+    assert set(short.seen()) < set(short.train)
+    whole = make_trainer(tmp_path / "whole", SMALL)
+    whole.run()
+    assert whole.seen() == sorted(whole.train)
+
+
 @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}, {"later_share": 0.5}], ids=str)
 def test_killed_after_any_step_it_ends_with_the_same_bits(tmp_path, options):
     settings = SMALL.model_copy(update=options)
