@@ -268,7 +268,12 @@ def expected_of(contract: Contract) -> dict[bool, list[float]]:
     as it was measured."""
     expected = {}
     for sampled in (False, True):
-        found = [e.survival for e in contract.expected if (e.temperature > 0) == sampled]
+        longest: dict[tuple[str, float, str], tuple[float, ...]] = {}
+        for e in contract.expected:
+            place = (e.prompt_set, e.temperature, e.draft_sampling)
+            if (e.temperature > 0) == sampled and len(e.survival) > len(longest.get(place, ())):
+                longest[place] = e.survival
+        found = list(longest.values())
         if found:
             shortest = min(len(survival) for survival in found)
             expected[sampled] = [sum(s[i] for s in found) / len(found) for i in range(shortest)]

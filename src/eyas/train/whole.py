@@ -72,8 +72,8 @@ def train_draft(
 
 
 _WENT_ON = (
-    "Its training went on from an earlier draft (weights {}…). What that one saw is not counted above, and prompts that "
-    "are held out here may be among it."
+    "Its training went on from an earlier draft (weights {}…). What that one saw is not counted above, and prompts "
+    "held out here may be among it."
 )
 
 
