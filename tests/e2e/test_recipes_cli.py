@@ -7,6 +7,7 @@ import json
 import pytest
 
 from eyas import cli
+from eyas.recipes import load_recipe
 
 
 @pytest.fixture
@@ -27,7 +28,8 @@ def run(monkeypatch, capsys):
 def test_recipes_are_listed_with_their_figures(run, words):
     code, out, _ = run(*words)
     assert code == 0
-    for word in ("smollm2-135m", "llama-3.1-8b", "not run", "1.58 of 4", "not timed"):
+    last = load_recipe("smollm2-135m").run.accept_lengths[-1]
+    for word in ("smollm2-135m", "llama-3.1-8b", "not run", f"{last.accept_length:.2f} of {last.ceiling}"):
         assert word in out, word
     code, out, _ = run(*words, "--json")
     assert code == 0
